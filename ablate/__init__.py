@@ -1,0 +1,1 @@
+"""Ablate: ablation studies of neural-memory sequence models."""

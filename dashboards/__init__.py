@@ -1,0 +1,1 @@
+"""What is seen: figures, tables and the report of a study."""
