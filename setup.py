@@ -5,6 +5,7 @@
 """
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOTS = {
     "ablate": "ablate",
@@ -14,10 +15,19 @@ ROOTS = {
     "ablate.dashboards": "dashboards",
 }
 
+
+class WithoutTests(build_py):
+    """Leave the tests, which lie beside the code, out of the wheel."""
+
+    def find_package_modules(self, package, package_dir):
+        modules = super().find_package_modules(package, package_dir)
+        return [module for module in modules if not module[1].endswith("_test")]
+
+
 packages = [
     name
     for package, folder in ROOTS.items()
     for name in [package, *(f"{package}.{sub}" for sub in find_packages(folder))]
 ]
 
-setup(packages=packages, package_dir=ROOTS)
+setup(packages=packages, package_dir=ROOTS, cmdclass={"build_py": WithoutTests})

@@ -1,0 +1,127 @@
+"""Imports point one way, and no file outgrows its purpose."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {
+    "components": "ablate.components",
+    "experiments": "ablate.experiments",
+    "dashboards": "ablate.dashboards",
+    "ablate": "ablate",
+}
+
+# Every layer may import itself and what its set names; `*` stands for the command line.
+ALLOWED = {
+    "ablate.components": {"ablate.components"},
+    "ablate.experiments": {"ablate.experiments", "ablate.components", "ablate.errors"},
+    "ablate.trial": {
+        "ablate.trial",
+        "ablate.experiments",
+        "ablate.components",
+        "ablate.search_spaces",
+        "ablate.errors",
+        "ablate.home",
+    },
+    "ablate.study": {
+        "ablate.study",
+        "ablate.trial",
+        "ablate.experiments",
+        "ablate.components",
+        "ablate.search_spaces",
+        "ablate.errors",
+        "ablate.home",
+    },
+    "ablate.sweep": {
+        "ablate.sweep",
+        "ablate.study",
+        "ablate.trial",
+        "ablate.errors",
+        "ablate.home",
+        "ablate.telemetry",
+    },
+    "ablate.track": {
+        "ablate.track",
+        "ablate.sweep",
+        "ablate.analysis",
+        "ablate.errors",
+        "ablate.home",
+        "ablate.telemetry",
+    },
+    "ablate.analysis": {"ablate.analysis", "ablate.sweep", "ablate.errors"},
+    "ablate.dashboards": {"ablate.dashboards", "ablate.analysis", "ablate.errors"},
+}
+# A heavy library is imported by the layer that owns it, and by no other.
+OWNERS = {
+    "hydra": {"ablate.trial", "ablate.study"},
+    "omegaconf": {"ablate.trial", "ablate.study"},
+    "ray": {"ablate.sweep"},
+    "mlflow": {"ablate.track"},
+    "plotly": {"ablate.dashboards"},
+    "typer": {"ablate"},
+}
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Every module of the product as (dotted name, file), tests left out."""
+    found = []
+    for folder, package in FOLDERS.items():
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            if file.name.endswith("_test.py") or file.name == "conftest.py":
+                continue
+            parts = file.relative_to(ROOT / folder).with_suffix("").parts
+            found.append((".".join([package, *parts]).removesuffix(".__init__"), file))
+    return found
+
+
+def imported(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def layer(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+@pytest.mark.parametrize(("name", "file"), modules(), ids=lambda value: str(value))
+def test_imports_point_one_way(name: str, file: Path) -> None:
+    allowed = ALLOWED.get(layer(name))
+    for target in imported(file):
+        if target.startswith("ablate.") and allowed is not None:
+            assert layer(target) in allowed, f"{name} imports {target}"
+        top = target.split(".")[0]
+        if top in OWNERS:
+            owner = layer(name) if layer(name) in ALLOWED else "ablate"
+            allowed_here = OWNERS[top] | ({"ablate"} if top != "ray" else {"ablate"})
+            assert owner in allowed_here, f"{name} imports {target}, which {OWNERS[top]} owns"
+
+
+def test_components_know_only_torch() -> None:
+    for name, file in modules():
+        if name.startswith("ablate.components"):
+            foreign = {
+                target.split(".")[0]
+                for target in imported(file)
+                if target.split(".")[0] in {"hydra", "omegaconf", "ray", "mlflow", "pydantic"}
+            }
+            assert not foreign, f"{name} imports {foreign}"
+
+
+def test_no_file_outgrows_its_purpose() -> None:
+    long = {
+        str(file.relative_to(ROOT)): lines
+        for folder in [*FOLDERS, "tests", "benchmarks"]
+        for file in (ROOT / folder).rglob("*.py")
+        if (lines := len(file.read_text().splitlines())) > 400
+    }
+    assert not long
