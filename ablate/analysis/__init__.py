@@ -1,0 +1,1 @@
+"""From finished trials to numbers that can be defended: frames, effects, learning curves."""
