@@ -1,0 +1,1 @@
+"""Do many trials: the ledger that remembers them, the driver, and what executes them."""
