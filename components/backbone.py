@@ -1,0 +1,199 @@
+"""The block around a memory: Llama's, with attention replaced (MIRAS section 5.4; Atlas App. E).
+
+    q, k, v = SiLU(conv4(W x));  q, k on the unit sphere;  y = mixer(q, k, v, x)
+    x <- x + W_o (RMSNorm(y) * SiLU(W_g x));  x <- x + SwiGLU(x);  x is RMS-normed before each
+
+Every mixer sits in the same block, so that two cells of a study differ in the mixer alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm, silu
+
+from ablate.components.dims import Dims
+
+NORM_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Widths and depth of the stack that carries the mixers.
+
+    Args:
+        dim: model width.
+        layers: number of blocks.
+        heads: mixer heads.
+        head_dim: key and value width of a head; None means dim / heads.
+        conv_width: taps of the causal convolution on q, k and v; 1 looks at no other token.
+        mlp_ratio: hidden width of the SwiGLU MLP over `dim`, rounded to a multiple of 8.
+
+    Raises:
+        ValueError: a width below 1, `mlp_ratio` not above 0, or heads that do not divide dim.
+    """
+
+    dim: int = 64
+    layers: int = 2
+    heads: int = 4
+    head_dim: int | None = None
+    conv_width: int = 4
+    mlp_ratio: float = 8 / 3
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    principal: ClassVar[str | None] = None
+    source: ClassVar[str] = "MIRAS section 5.4; Atlas section 5.1 and App. E (Llama macro-design)"
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "layers", "heads", "head_dim", "conv_width"):
+            given = getattr(self, name)
+            if name == "head_dim" and given is None:
+                continue
+            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+                raise ValueError(f"backbone.{name}={given!r}: must be a whole number >= 1")
+        if not self.mlp_ratio > 0:
+            raise ValueError(f"backbone.mlp_ratio={self.mlp_ratio!r}: must be above 0")
+        if self.head_dim is None and self.dim % self.heads:
+            raise ValueError(
+                f"backbone.heads={self.heads} does not divide backbone.dim={self.dim}: "
+                "change one, or give backbone.head_dim"
+            )
+
+    @property
+    def dims(self) -> Dims:
+        """The widths that a mixer is built from."""
+        width = self.head_dim or self.dim // self.heads
+        return Dims(model=self.dim, heads=self.heads, key=width, value=width)
+
+    @property
+    def hidden(self) -> int:
+        """Hidden width of the MLP: mlp_ratio * dim to the nearest multiple of 8, at least 8."""
+        return max(8, 8 * round(self.mlp_ratio * self.dim / 8))
+
+
+class BlockState(NamedTuple):
+    """What one block carries: its convolution's last conv_width - 1 inputs; its mixer's state."""
+
+    tail: Float[Tensor, "b w c"]
+    mixer: Any
+
+
+class RMSNorm(nn.Module):
+    """Divide by the root mean square over the last dimension, then scale (Zhang, Sennrich 2019)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Start at scale 1; nothing is drawn."""
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Float[Tensor, "... m"]) -> Float[Tensor, "... m"]:
+        """Normalise; in float32 at least, returned in the type of `x`."""
+        precise = torch.promote_types(x.dtype, torch.float32)
+        weight = self.weight.to(precise)
+        return rms_norm(x.to(precise), weight.shape, weight, NORM_EPS).to(x.dtype)
+
+
+class SwiGLU(nn.Module):
+    """Gated MLP: W_down (SiLU(W_gate x) * W_up x), without biases (Shazeer 2020)."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Float[Tensor, "b t m"]) -> Float[Tensor, "b t m"]:
+        """Apply to each token alone."""
+        y: Tensor = self.down(silu(self.gate(x)) * self.up(x))
+        return y
+
+
+class MixerLayer(nn.Module):
+    """Project to queries, keys and values, let the mixer read and write, gate, project back."""
+
+    def __init__(self, backbone: Backbone, mixer: nn.Module) -> None:
+        super().__init__()
+        dims = backbone.dims
+        self.dims = dims
+        self.widths = (dims.heads * dims.key, dims.heads * dims.key, dims.heads * dims.value)
+        channels = sum(self.widths)
+        self.qkv = nn.Linear(dims.model, channels, bias=False)
+        self.conv = nn.Conv1d(channels, channels, backbone.conv_width, groups=channels, bias=False)
+        self.mixer = mixer
+        self.norm = RMSNorm(dims.value)
+        self.gate = nn.Linear(dims.model, self.widths[2], bias=False)
+        self.out = nn.Linear(self.widths[2], dims.model, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "b t m"], state: BlockState | None = None
+    ) -> tuple[Float[Tensor, "b t m"], BlockState]:
+        """Mix over time; carrying the state from piece to piece equals one call on the whole."""
+        tail = None if state is None else state.tail
+        mixed, tail = causal_conv(self.qkv(x), self.conv.weight[:, 0], tail)
+        q, k, v = (
+            part.unflatten(-1, (self.dims.heads, -1))
+            for part in torch.split(silu(mixed), self.widths, dim=-1)
+        )
+        y, inner = self.mixer(unit(q), unit(k), v, x, None if state is None else state.mixer)
+        y = self.out(self.norm(y).flatten(-2) * silu(self.gate(x)))
+        return y, BlockState(tail, inner)
+
+
+class Block(nn.Module):
+    """One pre-norm residual block: a mixer layer, then a SwiGLU MLP."""
+
+    def __init__(self, backbone: Backbone, mixer: nn.Module) -> None:
+        super().__init__()
+        self.mix_norm = RMSNorm(backbone.dim)
+        self.mix = MixerLayer(backbone, mixer)
+        self.mlp_norm = RMSNorm(backbone.dim)
+        self.mlp = SwiGLU(backbone.dim, backbone.hidden)
+
+    def forward(
+        self, x: Float[Tensor, "b t m"], state: BlockState | None = None
+    ) -> tuple[Float[Tensor, "b t m"], BlockState]:
+        """Add both layers to the stream."""
+        y, state = self.mix(self.mix_norm(x), state)
+        x = x + y
+        return x + self.mlp(self.mlp_norm(x)), state
+
+
+def causal_conv(
+    x: Float[Tensor, "b t c"],
+    weight: Float[Tensor, "c w"],
+    tail: Float[Tensor, "b w1 c"] | None = None,
+) -> tuple[Float[Tensor, "b t c"], Float[Tensor, "b w1 c"]]:
+    """Convolve each channel with its own w taps over this token and the w - 1 before it.
+
+    Args:
+        x: this piece of the sequence.
+        weight: taps, oldest first.
+        tail: the w - 1 inputs before this piece; None means zeros (a fresh sequence).
+
+    Returns:
+        The outputs, and the tail for the next piece.
+    """
+    width, t = weight.shape[1], x.shape[1]
+    if tail is None:
+        tail = x.new_zeros(x.shape[0], width - 1, x.shape[2])
+    padded = torch.cat((tail, x), dim=1)
+    # A sum of shifted products keeps b t c as it lies; conv1d would copy it twice (slower on CPU).
+    y = padded[:, :t] * weight[:, 0]
+    for tap in range(1, width):
+        y = torch.addcmul(y, padded[:, tap : tap + t], weight[:, tap])
+    return y, padded[:, t:]
+
+
+def unit(x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+    """Scale to length 1; the zero vector stays zero, and its gradient stays finite."""
+    precise = x.to(torch.promote_types(x.dtype, torch.float32))
+    length = precise.square().sum(dim=-1, keepdim=True)
+    return (precise * torch.rsqrt(length + NORM_EPS)).to(x.dtype)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ablate.components.attention import SoftmaxAttention
+from ablate.components.backbone import Backbone
+from ablate.components.backbone_test import initialise
+from ablate.components.language_model import LanguageModel
+from ablate.components.state_size import state_bytes
+
+VOCAB, LENGTH = 11, 13
+
+
+def make_model(window: int | None = None) -> LanguageModel:
+    backbone = Backbone(dim=8, layers=2, heads=2)
+    mixers = [SoftmaxAttention(backbone.dims, window=window) for _ in range(2)]
+    model = initialise(LanguageModel(VOCAB, backbone, mixers))
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+def make_tokens(rows: int = 3, length: int = LENGTH, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(VOCAB, (rows, length), generator=generator)
+
+
+def in_pieces(model: LanguageModel, tokens: Tensor, pieces: list[int]) -> Tensor:
+    state, logits = None, []
+    for piece in torch.split(tokens, pieces, dim=1):
+        part, state = model(piece, state)
+        logits.append(part)
+    return torch.cat(logits, dim=1)
+
+
+@pytest.mark.parametrize("place", [0, 3, LENGTH - 1])
+def test_no_logit_feels_a_later_token(place: int) -> None:
+    model, tokens = make_model(), make_tokens()
+    changed = tokens.clone()
+    changed[:, place] = (changed[:, place] + 1) % VOCAB
+    before, after = model(tokens)[0], model(changed)[0]
+    assert torch.equal(before[:, :place], after[:, :place])
+    assert (before[:, place:] != after[:, place:]).any(dim=2).all()
+
+
+def test_rows_of_a_batch_do_not_feel_each_other() -> None:
+    model, tokens = make_model(), make_tokens()
+    together = model(tokens)[0]
+    for row in range(3):
+        alone = model(tokens[row : row + 1])[0]
+        torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("prefill", range(1, LENGTH))
+def test_prefill_then_decode_equals_one_call(window: int | None, prefill: int) -> None:
+    model, tokens = make_model(window), make_tokens()
+    whole, _ = model(tokens)
+    pieces = [prefill] + [1] * (LENGTH - prefill)
+    torch.testing.assert_close(in_pieces(model, tokens, pieces), whole, rtol=0, atol=1e-10)
+
+
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.sets(st.integers(1, LENGTH - 1)))
+def test_any_split_equals_one_call(cuts: set[int]) -> None:
+    model, tokens = make_model(), make_tokens(rows=1)
+    edges = [0, *sorted(cuts), LENGTH]
+    pieces = [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    whole, _ = model(tokens)
+    torch.testing.assert_close(in_pieces(model, tokens, pieces), whole, rtol=0, atol=1e-10)
+
+
+def test_modes_do_not_change_the_logits() -> None:
+    model, tokens = make_model(), make_tokens()
+    training = model.train()(tokens)[0]
+    assert torch.equal(model.eval()(tokens)[0], training)
+    with torch.no_grad():
+        assert torch.equal(model(tokens)[0], training)
+    with torch.inference_mode():
+        assert torch.equal(model(tokens)[0], training)
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    model = make_model()
+    model(make_tokens())[0].logsumexp(dim=-1).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_zero_embeddings_give_finite_logits_and_gradients() -> None:
+    model = make_model()
+    torch.nn.init.zeros_(model.embedding.weight)
+    logits, _ = model(make_tokens())
+    logits.square().sum().backward()
+    assert torch.equal(logits, torch.zeros_like(logits))
+    assert model.embedding.weight.grad is not None
+    assert model.embedding.weight.grad.isfinite().all()
+
+
+def test_shapes_and_state_bytes_on_the_meta_device() -> None:
+    backbone = Backbone(dim=8, layers=1, heads=2)
+    with torch.device("meta"):
+        model = LanguageModel(VOCAB, backbone, [SoftmaxAttention(backbone.dims)])
+        logits, state = model(torch.zeros(2, 5, dtype=torch.int64))
+        _, state = model(torch.zeros(2, 1, dtype=torch.int64), state)
+    assert logits.shape == (2, 5, VOCAB)
+    tail, cache = 2 * 3 * 24, 2 * 6 * 16
+    assert state_bytes(state) == 4 * (tail + cache)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (torch.zeros(4, dtype=torch.int64), r"shape \[4\]: must be \[b t\]"),
+        (torch.zeros(2, 0, dtype=torch.int64), r"shape \[2, 0\]"),
+        (torch.zeros(2, 3), "type torch.float32: must be torch.int64"),
+    ],
+)
+def test_wrong_tokens_are_refused(tokens: Tensor, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_model()(tokens)
+
+
+def test_a_state_of_another_batch_or_model_is_refused() -> None:
+    model, tokens = make_model(), make_tokens()
+    _, state = model(tokens)
+    with pytest.raises(ValueError, match="3 batch rows, but tokens has 1"):
+        model(tokens[:1], state)
+    with pytest.raises(ValueError, match="1 layers, but the model has 2"):
+        model(tokens, state[:1])
+
+
+def test_one_mixer_per_layer_is_needed() -> None:
+    backbone = Backbone(dim=8, heads=2)
+    with pytest.raises(ValueError, match="1 mixers for backbone.layers=2"):
+        LanguageModel(VOCAB, backbone, [SoftmaxAttention(backbone.dims)])
