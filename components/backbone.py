@@ -123,7 +123,7 @@ class MixerLayer(nn.Module):
         super().__init__()
         dims = backbone.dims
         self.dims = dims
-        self.widths = (dims.heads * dims.key, dims.heads * dims.key, dims.heads * dims.value)
+        self.widths = [dims.heads * width for width in (dims.key, dims.key, dims.value)]
         channels = sum(self.widths)
         self.qkv = nn.Linear(dims.model, channels, bias=False)
         self.conv = nn.Conv1d(channels, channels, backbone.conv_width, groups=channels, bias=False)
@@ -139,7 +139,7 @@ class MixerLayer(nn.Module):
         tail = None if state is None else state.tail
         mixed, tail = causal_conv(self.qkv(x), self.conv.weight[:, 0], tail)
         q, k, v = (
-            part.unflatten(-1, (self.dims.heads, -1))
+            part.reshape(*part.shape[:2], self.dims.heads, -1)
             for part in torch.split(silu(mixed), self.widths, dim=-1)
         )
         y, inner = self.mixer(unit(q), unit(k), v, x, None if state is None else state.mixer)

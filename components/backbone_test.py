@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from zlib import crc32
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,7 +26,7 @@ def initialise(module: nn.Module, seed: int = 0) -> nn.Module:
         if hasattr(part, "init_weights"):
             part.init_weights(
                 lambda name, path=path: torch.Generator().manual_seed(
-                    hash((seed, path, name)) % 2**31
+                    crc32(f"{seed}/{path}/{name}".encode())
                 )
             )
     drawn = torch.Generator().manual_seed(seed)
