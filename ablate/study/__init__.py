@@ -1,0 +1,1 @@
+"""Declare a study in YAML and plan it: factors, cells, trials, costs and warnings."""

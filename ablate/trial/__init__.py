@@ -1,0 +1,1 @@
+"""Do one trial: build the model, train it, measure it, report plain messages."""

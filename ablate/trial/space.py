@@ -1,0 +1,317 @@
+"""The search space: read presets and choices, swap one, and resolve what a model really is.
+
+A model is a plain dict: ``name``, ``chunk``, one entry for each axis (None where the axis is not
+active) and ``backbone``. Its entries name a class by ``_target_`` beside that class's options.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import inspect
+import json
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ablate.errors import UserError, unknown
+from ablate.trial.arguments import bind, options
+
+Model: TypeAlias = dict[str, Any]
+ConfigDirs: TypeAlias = Sequence[str | Path]
+
+AXES = (
+    "memory",
+    "feature_map",
+    "window",
+    "bias",
+    "retention",
+    "inner_optimizer",
+    "newton_schulz",
+)
+GROUPS = (*AXES, "backbone")
+CHOICE = "_choice_"  # the name that a component was chosen by; not part of what it is
+
+
+class Inactive(UserError):
+    """A setting for something that this model does not have."""
+
+
+def choices(group: str, config_dirs: ConfigDirs = ()) -> list[str]:
+    """Names of all choices of an axis (or ``backbone``, or ``model`` for the presets), sorted."""
+    roots = [Path(folder) for folder in config_dirs]
+    found = {path.stem for root in roots for path in (root / group).glob("*.yaml")}
+    shipped = resources.files("ablate.search_spaces") / group
+    if shipped.is_dir():
+        found |= {item.name[:-5] for item in shipped.iterdir() if item.name.endswith(".yaml")}
+    return sorted(found)
+
+
+def compose_model(name: str, config_dirs: ConfigDirs = (), *, where: str = "") -> Model:
+    """Read the preset `name` with all its choices; the user's folders come before Ablate's.
+
+    Raises:
+        UserError: no such preset, a key that no model has, or YAML that Hydra cannot compose.
+    """
+    known = choices("model", config_dirs)
+    if name not in known:
+        raise unknown("preset", name, known, where=where)
+    composed, chosen = _compose(f"model/{name}", _folders(config_dirs))
+    valid = ("name", "chunk", *GROUPS)
+    file = f"search_spaces/model/{name}.yaml"
+    if "model" in composed:
+        raise UserError(f"{file}: its first line must be '# @package _global_'.")
+    for key in composed:
+        if key not in valid:
+            raise unknown("key of a model", key, valid, where=file)
+    model: Model = {"name": name, "chunk": composed.get("chunk")}
+    for group in GROUPS:
+        component = composed.get(group)
+        if component is not None and "_target_" not in component:
+            raise UserError(
+                f"{file}: {group} has no _target_; name a choice in its defaults list: "
+                f"- /{group}: {' | '.join(choices(group, config_dirs))}"
+            )
+        if component is not None and group in chosen:
+            component[CHOICE] = chosen[group]
+        model[group] = component
+    return model
+
+
+def load_choice(axis: str, name: str, config_dirs: ConfigDirs = (), *, where: str = "") -> Model:
+    """Read one choice of an axis.
+
+    Raises:
+        UserError: no such choice.
+    """
+    known = choices(axis, config_dirs)
+    if name not in known:
+        raise unknown(f"choice of {axis}", name, known, where=where)
+    composed, _ = _compose(f"{axis}/{name}", _folders(config_dirs))
+    component: Model = composed.get(axis, composed)
+    component[CHOICE] = name
+    return component
+
+
+def _folders(config_dirs: ConfigDirs) -> tuple[str, ...]:
+    return tuple(str(Path(folder).absolute()) for folder in config_dirs)
+
+
+def _compose(name: str, folders: tuple[str, ...]) -> tuple[Model, dict[str, str]]:
+    return copy.deepcopy(_compose_once(name, folders))
+
+
+@functools.lru_cache(maxsize=256)
+def _compose_once(name: str, folders: tuple[str, ...]) -> tuple[Model, dict[str, str]]:
+    """What Hydra makes of one file: the plain content, and the choices of its defaults list."""
+    from hydra import compose, initialize_config_dir, initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    first, *others = (*folders, "")
+    start: Any = (
+        initialize_config_dir(first, version_base="1.3")
+        if first
+        else initialize_config_module("ablate.search_spaces", version_base="1.3")
+    )
+    rest = [f"file://{folder}" for folder in others if folder] + ["pkg://ablate.search_spaces"]
+    try:
+        with start:
+            overrides = [f"hydra.searchpath={json.dumps(rest)}"] if first else []
+            composed = compose(name, overrides=overrides, return_hydra_config=True)
+            chosen = dict(composed.hydra.runtime.choices)
+            own = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+            content = OmegaConf.to_container(own, resolve=True)
+    except (HydraException, OmegaConfBaseException, YAMLError, RecursionError) as error:
+        raise UserError(f"search_spaces/{name}.yaml: {str(error).strip()}") from None
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items()}, {
+        key: value for key, value in chosen.items() if value is not None
+    }
+
+
+def target_class(target: str, *, allow: Iterable[str] = (), where: str = "") -> type:
+    """The class that a ``_target_`` names; only classes below ``ablate`` or an allowed package.
+
+    Raises:
+        UserError: a target elsewhere, or one that is not there.
+    """
+    packages = ("ablate", *allow)
+    module_name, _, name = str(target).rpartition(".")
+    if str(target).partition(".")[0] not in packages or not module_name:
+        raise UserError(
+            f"{_place(where)}_target_ '{target}' is refused: it must lie below "
+            f"{' or '.join(f'{package}.' for package in packages)}; --allow PACKAGE admits another."
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{_place(where)}_target_ '{target}': {error}.") from None
+    found = getattr(module, name, None)
+    if inspect.isclass(found) and found.__module__.partition(".")[0] in packages:
+        return found
+    here = [
+        key
+        for key, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module_name
+    ]
+    raise unknown(f"class of {module_name}", name, here, where=where)
+
+
+def check_component(
+    axis: str, component: Model, *, allow: Iterable[str] = (), where: str = ""
+) -> Model:
+    """`component` with every option of its class: given ones checked, defaults filled in.
+
+    Raises:
+        UserError: a refused target, an unknown option, or a value of the wrong type.
+    """
+    cls = target_class(component["_target_"], allow=allow, where=where)
+    values = {key: value for key, value in component.items() if not key.startswith("_")}
+    bound = bind(cls, values, kind=f"key of {axis}", prefix=f"{axis}.", where=where)
+    return {"_target_": component["_target_"], **bound}
+
+
+def apply(
+    model: Model,
+    key: str,
+    value: Any,
+    *,
+    config_dirs: ConfigDirs = (),
+    allow: Iterable[str] = (),
+    where: str = "",
+) -> Model:
+    """A copy of `model` with one thing changed.
+
+    An axis with a name swaps its choice (naming the present choice changes nothing), an axis with
+    a number sets the option that the choice declares as ``principal``, ``axis.option`` sets any
+    option, and ``chunk`` sets the chunk.
+
+    Raises:
+        Inactive: the model has no such axis or its choice has no such option.
+        UserError: an unknown axis or choice, or a value that fits none of the above.
+    """
+    axis, _, option = key.partition(".")
+    if key != "chunk" and (axis not in GROUPS or "." in option):
+        valid = ["chunk", *GROUPS, *_dotted(model, allow)]
+        raise unknown("key of a model", key, valid, where=where)
+    changed = copy.deepcopy(model)
+    present = changed[axis]
+    if key == "chunk":
+        if not _has_chunk(model, allow):
+            raise Inactive(f"{_place(where)}chunk is not active in {model['name']}.")
+        changed["chunk"] = value
+    elif option or _is_number(value):
+        if present is None:
+            raise Inactive(f"{_place(where)}{axis} is not active in {model['name']}.")
+        present[_option(axis, option, present, value, allow=allow, where=where)] = value
+    elif not isinstance(value, str):
+        names = choices(axis, config_dirs)
+        hint = " Write 'none' for no effect." if value is None and "none" in names else ""
+        raise UserError(
+            f"{_place(where)}{axis} is {value!r}; it must be the name of a choice.{hint} "
+            f"Valid: {', '.join(names)}."
+        )
+    elif present is None or present.get(CHOICE) != value:
+        changed[axis] = load_choice(axis, value, config_dirs, where=where)
+    return changed
+
+
+def _option(
+    axis: str, option: str, present: Model, value: Any, *, allow: Iterable[str], where: str
+) -> str:
+    """The option that a setting means: the named one, or the principal one for a bare number."""
+    cls = target_class(present["_target_"], allow=allow, where=where)
+    known = options(cls)
+    option = option or getattr(cls, "principal", None) or ""
+    if not option:
+        raise UserError(
+            f"{_place(where)}{axis} is {value!r}, but {cls.__name__} has no principal option that "
+            f"takes a number; write {axis}.OPTION. Valid: {', '.join(known) or 'none'}."
+        )
+    if option not in known:
+        raise Inactive(str(unknown(f"key of {axis} ({cls.__name__})", option, known, where=where)))
+    return option
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _place(where: str) -> str:
+    return f"{where}: " if where else ""
+
+
+def _dotted(model: Model, allow: Iterable[str]) -> list[str]:
+    return [
+        f"{group}.{option}"
+        for group in GROUPS
+        if model.get(group)
+        for option in options(target_class(model[group]["_target_"], allow=allow))
+    ]
+
+
+def _has_chunk(model: Model, allow: Iterable[str]) -> bool:
+    memory = target_class(model["memory"]["_target_"], allow=allow)
+    return not getattr(memory, "is_mixer", False)
+
+
+def active_axes(
+    model: Model, *, config_dirs: ConfigDirs = (), allow: Iterable[str] = (), where: str = ""
+) -> tuple[str, ...]:
+    """The axes that matter: memory, and all that an active choice makes active in turn.
+
+    Raises:
+        UserError: an active axis without a choice.
+    """
+    active = ["memory"]
+    owner = {"memory": f"model {model['name']}"}
+    for axis in active:
+        component = model.get(axis)
+        if component is None:
+            names = ", ".join(choices(axis, config_dirs))
+            raise UserError(
+                f"{_place(where)}{axis} has no choice, but {owner[axis]} needs one: set {axis}. "
+                f"Valid: {names}."
+            )
+        cls = target_class(component["_target_"], allow=allow, where=where)
+        for further in getattr(cls, "axes", ()):
+            if further not in active:
+                active.append(further)
+                owner[further] = f"{axis} {component.get(CHOICE, cls.__name__)}"
+    return tuple(axis for axis in AXES if axis in active)
+
+
+def resolve(
+    model: Model, *, config_dirs: ConfigDirs = (), allow: Iterable[str] = (), where: str = ""
+) -> Model:
+    """What the model really is: inactive axes None, every default spelt out, all values checked.
+
+    Two models that differ in spelling only resolve to equal dicts; resolving twice changes nothing.
+
+    Raises:
+        UserError: an active axis without a choice, an unknown option, or a value of a wrong type.
+    """
+    active = active_axes(model, config_dirs=config_dirs, allow=allow, where=where)
+    resolved: Model = {"name": model["name"], "chunk": None}
+    if _has_chunk(model, allow):
+        chunk = model.get("chunk")
+        if isinstance(chunk, float) and chunk.is_integer():
+            chunk = int(chunk)
+        if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
+            raise UserError(f"{_place(where)}chunk is {chunk!r}; it must be a whole number >= 1.")
+        resolved["chunk"] = chunk
+    for group in GROUPS:
+        component = model.get(group)
+        if group == "backbone" and component is None:
+            raise UserError(f"{_place(where)}backbone has no choice; set backbone.")
+        resolved[group] = (
+            check_component(group, component, allow=allow, where=where)
+            if component is not None and (group in active or group == "backbone")
+            else None
+        )
+    return resolved

@@ -1,0 +1,1 @@
+"""The stack that carries the memories."""

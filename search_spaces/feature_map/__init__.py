@@ -1,0 +1,1 @@
+"""What the memory sees of a key and of a query."""

@@ -1,0 +1,1 @@
+"""How a gradient becomes a change of the memory."""

@@ -1,0 +1,1 @@
+"""Named models: each composes one choice of every active axis."""

@@ -1,0 +1,1 @@
+"""How much of the memory survives a token."""

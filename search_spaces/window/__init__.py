@@ -1,0 +1,1 @@
+"""How many tokens each write optimises over."""
