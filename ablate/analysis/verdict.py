@@ -1,0 +1,191 @@
+"""The result of a study in plain sentences, each derived from the numbers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ablate.analysis.comparisons import Comparisons, Row, Verdict
+from ablate.analysis.effects import LEVEL, seeds_needed, smallest_p
+from ablate.analysis.frame import StudyResults
+from ablate.analysis.numbers import (
+    decimals_for,
+    interval,
+    listed,
+    measure_words,
+    number,
+    probability,
+    several,
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One sentence about one cell, and the kind of verdict it carries."""
+
+    verdict: Verdict
+    cell: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The answer in one sentence, the limits of the study, and a statement for each cell."""
+
+    headline: str
+    limits: tuple[str, ...]
+    statements: tuple[Statement, ...]
+
+
+def conclude(results: StudyResults, comparisons: Comparisons) -> Conclusion:
+    """Return what the study says, what it does not say, and why."""
+    decimals = decimals_for(comparisons)
+    compared = [row for row in comparisons.rows if row.verdict is not Verdict.REFERENCE]
+    return Conclusion(
+        headline=_headline(results, comparisons),
+        limits=tuple(_limits(results, comparisons)),
+        statements=tuple(
+            Statement(row.verdict, row.cell.id, sentence(row, results, decimals))
+            for row in compared
+        ),
+    )
+
+
+def sentence(row: Row, results: StudyResults, decimals: int) -> str:
+    """Say in one sentence how `row` compares, with interval, p-value and what they allow."""
+    label, effect = row.cell.label, row.effect
+    against = row.reference.label if row.reference is not None else "its reference"
+    if row.verdict is Verdict.REFERENCE:
+        return f"{label} is what the other cells are compared with."
+    if row.verdict is Verdict.NO_VALUE:
+        return f"{label} has no value: {states(row)}."
+    if row.verdict is Verdict.NOT_COMPARED or effect is None or effect.difference is None:
+        reason = "is not in the plan" if row.reference is None else "has no finished seed in common"
+        return f"{label} is not compared: {against} {reason}."
+    seeds = _seeds(row)
+    if row.verdict is Verdict.IDENTICAL:
+        return f"{label} is identical to {against}: every value is equal, {seeds}."
+    unit = measure_words(results.primary)
+    direction = "better" if row.better else "worse"
+    size = number(abs(effect.difference), decimals)
+    start = f"{label} is {direction} than {against} by {size} {unit}"
+    if effect.difference == 0:
+        start = f"{label} has the same mean as {against} in {unit}"
+    if row.verdict is Verdict.ONE_PAIR:
+        return f"{start} {seeds}: one pair has no interval and no p-value."
+    flipped = effect.difference < 0
+    low, high = (effect.high, effect.low) if flipped else (effect.low, effect.high)
+    sign = -1 if flipped else 1
+    bounds = interval(sign * (low or 0.0), sign * (high or 0.0), decimals)
+    floor = f"smallest reachable {seeds}: {probability(effect.smallest_p)}"
+    return f"{start} {bounds}, p = {probability(effect.p)} ({floor}), {_holm(row)}."
+
+
+def states(row: Row) -> str:
+    """Write the states of a cell's trials, such as "2 of 3 seeds done, 1 diverged"."""
+    done = row.counts.get("done", 0)
+    others = [f"{n} {state}" for state, n in sorted(row.counts.items()) if state != "done"]
+    if not row.planned:
+        return "no trial is planned"
+    return ", ".join([f"{done} of {several(row.planned, 'seed')} done", *others])
+
+
+def _holm(row: Row) -> str:
+    adjusted = probability(row.p_holm)
+    if row.verdict is Verdict.SIGNIFICANT:
+        return f"significant after Holm (adjusted p = {adjusted})"
+    return f"not significant after Holm (adjusted p = {adjusted})"
+
+
+def _seeds(row: Row) -> str:
+    n = row.effect.n if row.effect is not None else 0
+    if row.summary.n == row.reference_n == n:
+        return f"with {several(n, 'seed')}"
+    uneven = f"{row.summary.n} here, {row.reference_n} in the reference"
+    return f"with {several(n, 'common seed')}, {uneven}"
+
+
+def _headline(results: StudyResults, comparisons: Comparisons) -> str:
+    compared = [row for row in comparisons.rows if row.verdict is not Verdict.REFERENCE]
+    unit = measure_words(results.primary)
+    if not any(row.summary.n for row in comparisons.rows):
+        return "No trial has finished yet, so there is nothing to conclude."
+    if not compared:
+        return "The study has one cell only, so there is nothing to compare."
+    if results.cell(results.baseline) is None and all(r.reference is None for r in compared):
+        return "The baseline is not in the plan, so no cell can be compared with it."
+    significant = comparisons.having(Verdict.SIGNIFICANT)
+    if significant:
+        better = [row.cell.label for row in significant if row.better]
+        worse = [row.cell.label for row in significant if not row.better]
+        parts = [
+            f"{listed(labels)} {'is' if len(labels) == 1 else 'are'} significantly {word}"
+            for labels, word in ((worse, "worse"), (better, "better"))
+            if labels
+        ]
+        rest = len(compared) - len(significant)
+        tail = f" The other {rest} cannot be told apart with these seeds." if rest > 1 else ""
+        return f"In {unit}, {' and '.join(parts)} than the baseline.{tail}"
+    if comparisons.family == 0:
+        return "No difference can be tested: a test needs at least two seeds in both cells."
+    return f"{_none_significant(comparisons)} That does not show that the cells are equal."
+
+
+def _none_significant(comparisons: Comparisons) -> str:
+    suggestive = comparisons.having(Verdict.SUGGESTIVE)
+    text = f"None of the {comparisons.family} comparisons is significant after Holm's correction"
+    if comparisons.family == 1:
+        text = "The one comparison is not significant"
+    if not suggestive:
+        return f"{text}."
+    if len(suggestive) == 1:
+        return f"{text}, although the interval of {suggestive[0].cell.label} excludes zero."
+    return f"{text}, although the intervals of {len(suggestive)} of them exclude zero."
+
+
+def _limits(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
+    counts = results.counts()
+    planned, done = sum(counts.values()), counts.get("done", 0)
+    open_trials = sum(counts.get(state, 0) for state in ("missing", "running", "stale"))
+    if open_trials:
+        yield f"The study is not complete: {done} of {several(planned, 'trial')} are done."
+    yield from _reach(comparisons)
+    lossy = [row for row in comparisons.rows if _died(row) and row.summary.n]
+    if lossy:
+        named = listed(row.cell.label for row in lossy[:6]) + (" and others" * (len(lossy) > 6))
+        yield (
+            f"In {named} some seeds did not finish. The mean is over the seeds that did, "
+            "which can flatter the cell."
+        )
+    uneven = [row for row in comparisons.rows if row.effect and row.effect.n != len(results.seeds)]
+    if uneven and len(results.seeds) > 1:
+        yield (
+            f"{several(len(uneven), 'comparison')} of {len(comparisons.rows) - 1} rest on fewer "
+            f"than the {len(results.seeds)} planned seeds: only seeds that finished in both cells "
+            "are paired."
+        )
+
+
+def _reach(comparisons: Comparisons) -> Iterable[str]:
+    most = max(comparisons.pairs, default=0)
+    if most == 0:
+        return
+    needed = seeds_needed(max(1, comparisons.family))
+    if most == 1:
+        yield "With one seed there is no interval and no p-value: a difference may be chance alone."
+        return
+    floor = probability(smallest_p(most))
+    text = (
+        f"With {most} paired seeds the smallest p-value that can be reached is {floor}, "
+        f"whatever the data."
+    )
+    if comparisons.family * smallest_p(most) > LEVEL:
+        text += (
+            f" No comparison could have become significant: Holm's correction over "
+            f"{several(comparisons.family, 'comparison')} needs {needed} seeds or more."
+        )
+    yield text
+
+
+def _died(row: Row) -> int:
+    return sum(row.counts.get(state, 0) for state in ("diverged", "failed", "oom", "lost"))
