@@ -1,0 +1,87 @@
+"""What a model costs before it runs: parameters, state, arithmetic, and a probe of its speed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ablate.components.state_size import state_bytes
+from ablate.experiments.catalogue import make_task
+from ablate.experiments.task import SequenceTask
+from ablate.trial.build import build_model
+from ablate.trial.space import Model
+from ablate.trial.train import TrainConfig, run_steps, steps_of, token_loss
+
+PROBE_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one model costs.
+
+    Args:
+        parameters: trainable and fixed numbers of the model.
+        state_bytes: what it carries for one row after one context.
+        flops_per_token: matrix products, convolutions and attention of one training step
+            (forward and backward), for one token; elementwise work is not counted.
+        seconds_per_trial: estimated on this machine, if it was probed.
+    """
+
+    parameters: int | None = None
+    state_bytes: int | None = None
+    flops_per_token: float | None = None
+    seconds_per_trial: float | None = None
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How long a trial will take, and the losses of its first steps (equal losses: a no-op?)."""
+
+    seconds: float
+    losses: tuple[float, ...]
+
+
+def measure_cost(model: Model, vocab: int, context: int, *, allow: Iterable[str] = ()) -> Cost:
+    """Count on the meta device, one row of one context; no number is computed."""
+    key = json.dumps({**model, "name": ""}, sort_keys=True)
+    return _measure(key, vocab, context, tuple(allow))
+
+
+@functools.lru_cache(maxsize=1024)
+def _measure(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Cost:
+    built = build_model(json.loads(model), vocab, seed=0, device="meta", allow=allow)
+    tokens = torch.zeros(1, context, dtype=torch.int64, device="meta")
+    counter = FlopCounterMode(display=False)
+    with counter:
+        logits, state = built(tokens)
+        token_loss(logits, tokens).backward()  # type: ignore[no-untyped-call]
+    return Cost(
+        parameters=sum(parameter.numel() for parameter in built.parameters()),
+        state_bytes=state_bytes(state),
+        flops_per_token=counter.get_total_flops() / context,
+    )
+
+
+def probe(config: dict[str, Any], *, device: str = "cpu", allow: Iterable[str] = ()) -> Probe:
+    """Train two real steps (after one to warm up) and score once; say how long all will take."""
+    task = cast(SequenceTask, make_task(config["task"]["name"], config["task"]["args"]))
+    train_config = TrainConfig(**config["train"])
+    model = build_model(config["model"], task.vocab, seed=0, device=device, allow=allow)
+    steps = run_steps(model, task, train_config, seed=0, steps=PROBE_STEPS + 1)
+    losses = [next(steps)]
+    began = time.perf_counter()
+    losses += list(steps)
+    stepping = (time.perf_counter() - began) / PROBE_STEPS
+    began = time.perf_counter()
+    with torch.no_grad():
+        task.score(model)
+    scoring = time.perf_counter() - began
+    seconds = stepping * steps_of(task) + scoring * train_config.evaluations
+    return Probe(seconds, tuple(losses))
