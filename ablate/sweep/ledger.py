@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS trials (
 CREATE TABLE IF NOT EXISTS attempts (
   trial_id TEXT NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL, started REAL, ended REAL,
   host TEXT, pid INTEGER, device TEXT, error TEXT, traceback TEXT, fingerprint TEXT,
-  info TEXT NOT NULL DEFAULT '{}', summary TEXT NOT NULL DEFAULT '{}',
+  stale INTEGER NOT NULL DEFAULT 0, info TEXT NOT NULL DEFAULT '{}', summary TEXT NOT NULL DEFAULT '{}',
   PRIMARY KEY (trial_id, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rows (
   trial_id TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, tokens INTEGER NOT NULL,
@@ -33,8 +33,9 @@ CREATE TABLE IF NOT EXISTS rows (
   PRIMARY KEY (trial_id, attempt, step, name)) WITHOUT ROWID;
 """
 _LATEST = """
-SELECT t.trial_id, t.cell_id, t.seed, t.config, a.attempt, a.state, a.started, a.ended, a.host,
-       a.device, a.error, a.traceback, a.fingerprint, a.info, a.summary
+SELECT t.trial_id, t.cell_id, t.seed, t.config, a.attempt,
+       CASE WHEN a.stale THEN 'stale' ELSE a.state END, a.started, a.ended, a.host, a.device,
+       a.error, a.traceback, a.fingerprint, a.info, a.summary
 FROM trials t LEFT JOIN attempts a ON a.trial_id = t.trial_id
   AND a.attempt = (SELECT max(attempt) FROM attempts WHERE trial_id = t.trial_id)
 ORDER BY t.position
@@ -123,8 +124,8 @@ class Ledger(Store):
 
     def mark(self, trial_id: str, state: str, error: str | None = None) -> None:
         """Set the state of the trial's latest attempt from outside, ``lost`` for example."""
-        if state not in STATES or state == "missing":
-            raise ValueError(f"state {state!r} cannot be set; valid: {', '.join(STATES)}")
+        if state not in STATES or state in {"missing", "stale"}:
+            raise ValueError(f"state {state!r} cannot be set")
         with self._write():
             attempt = self._latest_attempt(trial_id) or self._insert_attempt(trial_id, state)
             self._db.execute(
@@ -132,6 +133,16 @@ class Ledger(Store):
                 " ended = CASE WHEN ? = 'running' THEN NULL ELSE coalesce(ended, ?) END"
                 " WHERE trial_id = ? AND attempt = ?",
                 (state, error, state, time.time(), trial_id, attempt),
+            )
+
+    def mark_stale(self, trial_ids: Iterable[str]) -> None:
+        """Say which trials have results of other code than today's; all others have not."""
+        with self._write():
+            self._db.execute("UPDATE attempts SET stale = 0")
+            self._db.executemany(
+                "UPDATE attempts SET stale = 1 WHERE trial_id = ?"
+                " AND state NOT IN ('running', 'lost', 'failed', 'oom')",
+                [(trial_id,) for trial_id in trial_ids],
             )
 
     def mark_orphans(self) -> list[str]:

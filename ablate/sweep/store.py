@@ -74,6 +74,11 @@ class Store:
         with self._write():
             self._put(key, value)
 
+    @property
+    def holds_lock(self) -> bool:
+        """Tell whether this object holds the lock."""
+        return self._held is not None
+
     def lock_holder(self) -> LockHolder | None:
         """Return who holds the study's lock, dead or alive."""
         found = self.get("lock")

@@ -1,0 +1,234 @@
+"""Run trials on Ray Tune: on this machine's cores and GPUs, or on a cluster.
+
+Tune only executes. It keeps nothing (its storage is a folder that is deleted afterwards), logs
+nothing and restores nothing: the ledger does all three. Workers are used again for the next trial,
+since a fresh one imports everything anew, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, TextIO
+
+from ablate.errors import UserError
+from ablate.sweep.execution import Message, Recorder, RunTrial, Spec, run_safely
+from ablate.telemetry import set_defaults
+
+_OBJECT_STORE_BYTES = 200_000_000
+
+
+class RayTuneExecutor:
+    """Runs trials side by side, each with its share of the CPUs and GPUs."""
+
+    def __init__(
+        self,
+        *,
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        address: str | None = None,
+        num_cpus: int | None = None,
+        run: RunTrial | None = None,
+    ) -> None:
+        """Keep the settings; Ray is started by `run`.
+
+        Args:
+            cpus: CPUs that one trial takes; a fraction lets several share one.
+            gpus: GPUs that one trial takes; a fraction lets several share one.
+            address: a running cluster; None starts Ray on this machine alone.
+            num_cpus: CPUs that a local Ray may use; all by default.
+            run: what runs one trial, `ablate.trial.run.run_trial` by default.
+        """
+        self._cpus, self._gpus = cpus, gpus
+        self._address, self._num_cpus = address, num_cpus
+        self._run = run
+
+    def run(self, specs: list[Spec], recorder: Recorder) -> None:
+        """Run `specs`; a worker that dies loses its own trial only.
+
+        Raises:
+            UserError: one trial asks for more than all of Ray's machines have.
+        """
+        with _ray(self._address, self._num_cpus), _scratch() as storage:
+            self._check_resources()
+            self._fit(specs, recorder, storage)
+        for spec in specs:
+            recorder.lost(spec["id"], "Ray Tune ended without running this trial")
+
+    def _fit(self, specs: list[Spec], recorder: Recorder, storage: str) -> None:
+        from ray import tune
+
+        trainable = tune.with_parameters(_trainable, specs=specs, run=self._run)
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, {"cpu": self._cpus, "gpu": self._gpus}),
+            param_space={"index": tune.grid_search(list(range(len(specs))))},
+            tune_config=tune.TuneConfig(
+                reuse_actors=True,
+                trial_name_creator=_name,
+                trial_dirname_creator=_name,
+            ),
+            run_config=tune.RunConfig(
+                name="ablate",
+                storage_path=storage,
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=0, fail_fast=False),
+                checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
+                callbacks=[_callback([spec["id"] for spec in specs], recorder)],
+            ),
+        )
+        with _quiet():
+            tuner.fit()
+
+    def _check_resources(self) -> None:
+        import ray
+
+        have = ray.cluster_resources()
+        for name, need in (("CPU", self._cpus), ("GPU", self._gpus)):
+            if need > have.get(name, 0.0):
+                raise UserError(
+                    f"one trial asks for {need:g} {name} and Ray has {have.get(name, 0.0):g}: "
+                    f"lower resources.{name.lower()}s of the study."
+                )
+
+
+def _name(trial: Any) -> str:
+    return f"trial_{trial.config['index']}"
+
+
+def _trainable(config: dict[str, Any], specs: list[Spec], run: RunTrial | None) -> None:
+    """Run one trial in a worker; each message is one Tune result, as JSON text.
+
+    Text, since Tune flattens and measures what it gets: a dict with odd keys would not survive.
+    """
+    from ray import tune
+
+    if run is None:
+        from ablate.trial.run import run_trial as run
+
+    def report(message: Message) -> None:
+        tune.report({"message": json.dumps(message)})
+
+    run_safely(run, specs[config["index"]], report)
+
+
+def _callback(ids: list[str], recorder: Recorder) -> Any:
+    """Make the Tune callback, in the driver, that passes messages to `recorder`."""
+    from ray import tune
+
+    class PassOn(tune.Callback):
+        def __init__(self, ids: list[str], recorder: Recorder) -> None:
+            self.ids, self.recorder = ids, recorder
+
+        def __getstate__(self) -> dict[str, Any]:
+            # Tune pickles its callbacks to restore them later, which is never done here.
+            return {}
+
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            self.recorder.begin(self.id_of(trial))
+
+        def on_trial_result(
+            self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any
+        ) -> None:
+            if "message" in result:
+                self.recorder.message(self.id_of(trial), json.loads(result["message"]))
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            self.recorder.lost(self.id_of(trial), _reason(trial))
+
+        def id_of(self, trial: Any) -> str:
+            return self.ids[int(trial.config["index"])]
+
+    return PassOn(ids, recorder)
+
+
+def _reason(trial: Any) -> str:
+    """Say in a line why Tune gave a trial up, from the file in which Tune keeps it."""
+    try:
+        text = Path(trial.error_file).read_text(errors="replace")
+    except (OSError, TypeError):
+        text = ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if any("worker process has died" in line for line in lines):
+        pid = next((line for line in lines if line.startswith("pid:")), "pid unknown")
+        return f"the worker died ({pid}): killed, crashed, or out of the machine's memory"
+    return f"the worker was lost: {lines[-1] if lines else 'Ray gives no reason'}"
+
+
+@contextmanager
+def _ray(address: str | None, num_cpus: int | None) -> Iterator[None]:
+    """Have Ray running: one that this process has already, or one that is stopped afterwards."""
+    set_defaults()
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    local: dict[str, Any] = {
+        "num_cpus": num_cpus or os.cpu_count(),
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
+    try:
+        with _quiet():
+            ray.init(
+                address=address or "local",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **({} if address else local),
+            )
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    folder = tempfile.mkdtemp(prefix="ablate-tune-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Ray's own lines off the terminal; what matters comes back as trial states."""
+    logger = logging.getLogger("ray")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(_WithoutRaylet(sys.stdout)):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class _WithoutRaylet(io.TextIOBase):
+    """Standard output without the paragraphs that Ray prints from a thread when a worker dies."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._dropped = False
+
+    def write(self, text: str) -> int:
+        if "(raylet)" in text or (self._dropped and not text.strip()):
+            self._dropped = True
+            return len(text)
+        self._dropped = False
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
