@@ -1,0 +1,84 @@
+"""Inner optimiser: how the gradient of the memory's loss becomes a change of the memory.
+
+Every choice yields a step size, perhaps a momentum decay, and says where the step goes:
+S_n = theta_n S_{n-1} + a_n G_n, M_n = alpha_n M_{n-1} - b_n P(S_n), (a, b) = (lr, 1) when the step
+is inside the momentum and (1, lr) when it is outside.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ablate.components.dims import Dims
+from ablate.components.gate import HeadGate
+
+
+class Step(NamedTuple):
+    """Step size and momentum decay of each token and head; no decay means no momentum."""
+
+    size: Float[Tensor, "b t h"]
+    decay: Float[Tensor, "b t h"] | None
+
+
+class InnerOptimizer(nn.Module):
+    """What every inner optimiser has; not a choice itself.
+
+    Raises:
+        ValueError: `lr_max` is not positive.
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    principal: ClassVar[str | None] = "lr_max"
+    source: ClassVar[str] = ""
+    step_inside: ClassVar[bool] = True
+    has_momentum: ClassVar[bool] = True
+
+    def __init__(self, dims: Dims, *, lr_max: float) -> None:
+        super().__init__()
+        if not lr_max > 0:
+            raise ValueError(f"{type(self).__name__}.lr_max={lr_max!r}: must be > 0")
+        self.lr_max = lr_max
+        self.lr = HeadGate(dims)
+        self.momentum = HeadGate(dims, offset=1.0) if self.has_momentum else None
+
+    def forward(self, x: Float[Tensor, "b t m"]) -> Step:
+        """lr = lr_max sigmoid(w x + b), theta = sigmoid(w' x + b')."""
+        size: Tensor = self.lr(x).squeeze(-1) * self.lr_max
+        decay = None if self.momentum is None else self.momentum(x).squeeze(-1)
+        return Step(size, decay)
+
+
+class GradientDescent(InnerOptimizer):
+    """No momentum: M_n = alpha_n M_{n-1} - lr_n G_n."""
+
+    source: ClassVar[str] = "Atlas Eq. 10 (OmegaNet)"
+    has_momentum: ClassVar[bool] = False
+
+    def __init__(self, dims: Dims, *, lr_max: float = 0.1) -> None:
+        super().__init__(dims, lr_max=lr_max)
+
+
+class Momentum(InnerOptimizer):
+    """The step inside the momentum: S_n = theta_n S_{n-1} + lr_n G_n, M_n = alpha_n M_{n-1} - S_n."""
+
+    source: ClassVar[str] = "Titans Eq. 13-14; Atlas Eq. 12-13"
+
+    def __init__(self, dims: Dims, *, lr_max: float = 0.1) -> None:
+        super().__init__(dims, lr_max=lr_max)
+
+
+class Muon(InnerOptimizer):
+    """Newton-Schulz between momentum and step: M_n = alpha_n M_{n-1} - lr_n NS(S_n).
+
+    Newton-Schulz forgets the momentum's scale, so `lr_max` bounds the size of the write itself.
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ("newton_schulz",)
+    source: ClassVar[str] = "Atlas Eq. 32-33"
+    step_inside: ClassVar[bool] = False
+
+    def __init__(self, dims: Dims, *, lr_max: float = 0.05) -> None:
+        super().__init__(dims, lr_max=lr_max)

@@ -1,0 +1,174 @@
+"""One neural memory layer: the axes composed, checked, and run chunk by chunk.
+
+M_n = alpha_n M_{n-1} - b_n P(S_n) and y_n = M_n(phi(q_n)) (Atlas Eq. 32-33; Titans Eq. 13-15).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ablate.components.dims import Dims
+from ablate.components.inner_optimizer import InnerOptimizer
+from ablate.components.memory import Memory
+from ablate.components.newton_schulz import NewtonSchulz
+from ablate.components.recurrence.chunked import Rule, run_chunked
+from ablate.components.recurrence.coefficients import Gates
+from ablate.components.recurrence.state import MemoryState
+
+
+class FeatureMap(Protocol):
+    """What the layer asks of a feature map."""
+
+    width: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Lift the last dimension to `width` features."""
+
+
+class Window(Protocol):
+    """What the layer asks of a window."""
+
+    length: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Weights `[b t h c]` of the last c tokens."""
+
+
+class NeuralMemory(nn.Module):
+    """A sequence mixer whose state is a memory that learns while it reads.
+
+    One function trains, prefills and decodes: calling it on pieces of any length and carrying the
+    state equals one call on the whole.
+
+    Args:
+        dims: widths.
+        memory, feature_map, window, bias, retention, inner_optimizer, newton_schulz: the axes.
+        chunk: tokens whose inner gradients share one memory, that at the chunk's start. It is part
+            of the model: 1 is the exact online rule.
+
+    Raises:
+        ValueError: `chunk` < 1; Muon without newton_schulz or the reverse; a memory built for
+            another feature width.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        memory: nn.Module,
+        feature_map: nn.Module,
+        window: nn.Module,
+        bias: nn.Module,
+        retention: nn.Module,
+        inner_optimizer: InnerOptimizer,
+        newton_schulz: NewtonSchulz | None = None,
+        chunk: int,
+    ) -> None:
+        super().__init__()
+        _check(memory, feature_map, inner_optimizer, newton_schulz, chunk)
+        self.dims, self.chunk = dims, chunk
+        self.memory, self.feature_map, self.window = memory, feature_map, window
+        self.bias, self.retention = bias, retention
+        self.inner_optimizer, self.newton_schulz = inner_optimizer, newton_schulz
+
+    def forward(
+        self,
+        q: Float[Tensor, "b t h d"],
+        k: Float[Tensor, "b t h d"],
+        v: Float[Tensor, "b t h e"],
+        x: Float[Tensor, "b t m"],
+        state: MemoryState | None = None,
+    ) -> tuple[Float[Tensor, "b t h e"], MemoryState]:
+        """Mix queries, keys and values; `x` makes the gates; `state=None` is a fresh sequence.
+
+        Everything inside runs in float32 at least, whatever the inputs; the output has their dtype.
+
+        Raises:
+            ValueError: no token, or widths other than `dims`.
+        """
+        self._check_widths(q, k, v)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast(q.device.type, enabled=False):
+            gates = self.gates(x)
+            if state is None:
+                state = self.initial_state(q.shape[0], dtype=wide)
+            y, state = run_chunked(self.rule(), q.to(wide), k.to(wide), v.to(wide), gates, state)
+        return y.to(q.dtype), state
+
+    def gates(self, x: Float[Tensor, "b t m"]) -> Gates:
+        """Everything that the block input decides."""
+        size, decay = self.inner_optimizer(x)
+        return Gates(keep=self.retention(x), lr=size, theta=decay, gamma=self.window(x))
+
+    def rule(self) -> Rule:
+        """What the recurrence needs beside tokens and gates."""
+        memory: Memory = self.memory  # type: ignore[assignment]
+        window: Window = self.window  # type: ignore[assignment]
+        optimizer, orthogonal = self.inner_optimizer, self.newton_schulz
+        return Rule(
+            memory=memory,
+            features=self.feature_map,
+            error=self.bias,
+            chunk=self.chunk,
+            window=window.length,
+            momentum=optimizer.has_momentum,
+            step_inside=optimizer.step_inside,
+            orthogonalise=orthogonal,
+            group=1 if orthogonal is None else orthogonal.group(self.chunk),
+        )
+
+    def initial_state(self, rows: int, *, dtype: torch.dtype = torch.float32) -> MemoryState:
+        """State of `rows` fresh sequences: the learned weights, nothing seen."""
+        memory: Memory = self.memory  # type: ignore[assignment]
+        weights = tuple(w.to(dtype).expand(rows, *w.shape) for w in memory.initial())
+        blank, rule, dims = weights[0], self.rule(), self.dims
+        shape = (rows, rule.window - 1, dims.heads)
+        return MemoryState(
+            weights=weights,
+            base=weights if self.chunk > 1 else (),
+            momentum=tuple(torch.zeros_like(w) for w in weights) if rule.momentum else (),
+            keys=blank.new_zeros(*shape, dims.key),
+            values=blank.new_zeros(*shape, dims.value),
+            step=blank.new_zeros(rows, dims.heads) if rule.group > 1 else None,
+            filled=0,
+            position=0,
+        )
+
+    def _check_widths(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        key, value = (self.dims.heads, self.dims.key), (self.dims.heads, self.dims.value)
+        for name, given, want in (("q", q, key), ("k", k, key), ("v", v, value)):
+            if given.ndim != 4 or tuple(given.shape[2:]) != want or given.shape[1] < 1:
+                raise ValueError(
+                    f"{name} has shape {tuple(given.shape)}: must be (batch, time >= 1, "
+                    f"heads {want[0]}, width {want[1]})"
+                )
+
+
+def _check(
+    memory: nn.Module,
+    feature_map: nn.Module,
+    optimizer: InnerOptimizer,
+    newton_schulz: NewtonSchulz | None,
+    chunk: int,
+) -> None:
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+        raise ValueError(f"chunk={chunk!r}: must be a whole number >= 1 (1 is the online rule)")
+    name = type(optimizer).__name__
+    wants = "newton_schulz" in type(optimizer).axes
+    if wants and newton_schulz is None:
+        raise ValueError(f"inner_optimizer={name} without newton_schulz: it needs one")
+    if not wants and newton_schulz is not None:
+        raise ValueError(
+            f"newton_schulz={type(newton_schulz).__name__} with inner_optimizer={name}: "
+            "only Muon has it; leave newton_schulz out or choose Muon"
+        )
+    made, given = memory.shapes[0][1], feature_map.width  # type: ignore[index]
+    if made != given:
+        raise ValueError(
+            f"{type(memory).__name__} was built for feature width {made}, but "
+            f"{type(feature_map).__name__} gives {given}: pass feature_map.width to the memory"
+        )
