@@ -1,0 +1,1 @@
+"""Byte-level modelling of text that every machine has."""

@@ -1,0 +1,141 @@
+"""Text as bytes, split by file: the Python standard library's source, or a file or folder given."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.errors import UserError
+
+SEPARATOR = b"\x00"
+"""Put after every document; Python source cannot contain it."""
+HELD_OUT = 0.1
+"""Share of the files that is held out for validation."""
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+# Code pages are tables that differ in a few characters: no split by file keeps them apart.
+SKIPPED_FOLDERS |= {"encodings"}
+# One file of prose, larger than all held-out source together.
+SKIPPED_FOLDERS |= {"pydoc_data"}
+# Written when Python was built or installed, so other on each machine.
+SKIPPED_NAMES = ("_sysconfigdata", "sitecustomize", "config-")
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Two disjoint sets of documents, each as one array of bytes.
+
+    Args:
+        source: ``"stdlib"`` or the path as given.
+        train: the training documents, each followed by `SEPARATOR`, in the order of their hash.
+        validation: the held-out documents, in the same form.
+        train_files: relative paths behind `train`; for a single file, the file itself.
+        validation_files: relative paths behind `validation`.
+        digest: hash of both arrays.
+    """
+
+    source: str
+    train: Bytes
+    validation: Bytes
+    train_files: tuple[str, ...]
+    validation_files: tuple[str, ...]
+    digest: str
+
+
+@lru_cache(maxsize=4)
+def load_corpus(source: str) -> Corpus:
+    """Read a corpus once per process.
+
+    ``"stdlib"`` is the standard library of the running Python: ``*.py``, without tests, installed
+    packages, code-page tables, the help texts and files written by the build. A folder gives all
+    its files but hidden ones. A file falls into validation if the hash of its relative path falls
+    into the lowest tenth, whatever other files there are; if none does, the one with the lowest
+    hash. A single file cannot be split so: its first nine tenths train, the rest validates.
+
+    Raises:
+        UserError: the path does not exist, or holds no text.
+    """
+    if source == "stdlib":
+        return _from_documents(source, _read_folder(_stdlib_folder(), suffix=".py"))
+    path = Path(source).expanduser()
+    if path.is_file():
+        return _from_file(source, path)
+    if path.is_dir():
+        return _from_documents(source, _read_folder(path, suffix=""))
+    raise UserError(
+        f"task.args.corpus={source!r}: no such file or folder (looked at {path.absolute()}). "
+        "Give 'stdlib', or the path of a text file or of a folder of text files."
+    )
+
+
+def path_hash(relative: str) -> float:
+    """A number in [0, 1) from a file's relative path, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(relative.encode()).digest()[:8], "big") / 2**64
+
+
+def _stdlib_folder() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def _read_folder(folder: Path, *, suffix: str) -> dict[str, bytes]:
+    documents = {}
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if _is_kept(name, stdlib=bool(suffix))]
+        for name in files:
+            if name.endswith(suffix) and _is_kept(name, stdlib=bool(suffix)):
+                file = Path(place, name)
+                documents[file.relative_to(folder).as_posix()] = file.read_bytes()
+    return documents
+
+
+def _is_kept(name: str, *, stdlib: bool) -> bool:
+    if name.startswith("."):
+        return False
+    return not stdlib or (name not in SKIPPED_FOLDERS and not name.startswith(SKIPPED_NAMES))
+
+
+def _from_documents(source: str, documents: dict[str, bytes]) -> Corpus:
+    order = sorted((path for path in documents if documents[path]), key=path_hash)
+    if len(order) < 2:
+        raise UserError(
+            f"task.args.corpus={source!r}: {len(order)} files with text, but a folder needs at "
+            "least 2, one to train on and one to hold out. A single file is given by its own path."
+        )
+    held_out = max(1, sum(path_hash(path) < HELD_OUT for path in order))
+    held_out = min(held_out, len(order) - 1)
+    validation, train = order[:held_out], order[held_out:]
+    return _corpus(
+        source,
+        b"".join(documents[path] + SEPARATOR for path in train),
+        b"".join(documents[path] + SEPARATOR for path in validation),
+        train,
+        validation,
+    )
+
+
+def _from_file(source: str, path: Path) -> Corpus:
+    text = path.read_bytes()
+    cut = round(len(text) * (1 - HELD_OUT))
+    return _corpus(source, text[:cut], text[cut:], [path.name], [path.name])
+
+
+def _corpus(
+    source: str, train: bytes, validation: bytes, train_files: list[str], held_out: list[str]
+) -> Corpus:
+    digest = hashlib.sha256(len(train).to_bytes(8, "big") + train + validation).hexdigest()[:12]
+    return Corpus(
+        source=source,
+        train=np.frombuffer(train, dtype=np.uint8),
+        validation=np.frombuffer(validation, dtype=np.uint8),
+        train_files=tuple(train_files),
+        validation_files=tuple(held_out),
+        digest=digest,
+    )

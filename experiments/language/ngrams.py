@@ -1,0 +1,33 @@
+"""Scores of predictors that remember nothing, or one byte: what a model must get under."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+VOCAB = 256
+
+
+def unigram_bits(train: NDArray[np.uint8], targets: NDArray[np.integer]) -> float:
+    """Cross-entropy in bits per byte of `targets` under the byte frequencies of `train`.
+
+    p(b) = (count(b) + 1) / (bytes + 256).
+    """
+    return float(-np.log2(_unigram(train))[targets.ravel()].mean())
+
+
+def bigram_bits(
+    train: NDArray[np.uint8], previous: NDArray[np.integer], targets: NDArray[np.integer]
+) -> float:
+    """Cross-entropy in bits per byte of `targets`, each predicted from the byte before it.
+
+    p(b | a) = (count(ab) + p(b)) / (count(a.) + 1): one imagined byte, spread like the unigram.
+    """
+    pairs = train[:-1].astype(np.int64) * VOCAB + train[1:]
+    counts = np.bincount(pairs, minlength=VOCAB * VOCAB).reshape(VOCAB, VOCAB)
+    p = (counts + _unigram(train)) / (counts.sum(axis=1, keepdims=True) + 1)
+    return float(-np.log2(p[previous.ravel(), targets.ravel()]).mean())
+
+
+def _unigram(train: NDArray[np.uint8]) -> NDArray[np.float64]:
+    return (np.bincount(train, minlength=VOCAB) + 1) / (len(train) + VOCAB)

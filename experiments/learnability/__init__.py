@@ -1,0 +1,1 @@
+"""How fast an MLP learns a function online, one step per token (Atlas section 6.4)."""

@@ -1,0 +1,101 @@
+"""What a task is: a name, data with an identity, and either batches for a model or its own learner.
+
+A task is a folder below ``experiments/`` whose ``task.py`` says ``TASK = <class>``. The class takes
+keyword-only typed arguments with defaults: they are what a study's ``task.args`` may set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from torch import Tensor, nn
+
+UNSCORED = -100
+"""Target of a position that no loss is taken at."""
+
+
+class Batch(NamedTuple):
+    """One step of training data: both int64, shape ``[b t]``.
+
+    ``targets[i, j]`` is what the model must say after ``inputs[i, : j + 1]``, or `UNSCORED`.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a learner reports at one step.
+
+    Args:
+        step: optimiser steps taken so far.
+        tokens: positions seen so far.
+        seconds: time since the learner started.
+        metrics: named ``split/metric``, such as ``train/loss``; may be infinite or not a number.
+    """
+
+    step: int
+    tokens: int
+    seconds: float
+    metrics: dict[str, float]
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What every task has."""
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+
+    def data_identity(self) -> str:
+        """Short hash of the data really used; part of a cell's identity."""
+
+    def info(self) -> dict[str, float | str]:
+        """Facts about the data to log once, such as the score of a trivial predictor."""
+
+
+@runtime_checkable
+class SequenceTask(Task, Protocol):
+    """A task for a sequence model that `ablate.trial.train` trains on next-token loss."""
+
+    @property
+    def vocab(self) -> int:
+        """Number of tokens."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of one row."""
+
+    @property
+    def batch(self) -> int:
+        """Rows of one batch."""
+
+    @property
+    def tokens(self) -> int:
+        """Training budget in tokens."""
+
+    def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
+        """Training batches without end; the same generator gives the same batches."""
+
+    def score(self, model: nn.Module) -> dict[str, float]:
+        """Judge the model on fixed held-out data; draws nothing and leaves the model as it was.
+
+        ``model(tokens)`` gives ``(logits, state)``.
+        """
+
+
+@runtime_checkable
+class LearnerTask(Task, Protocol):
+    """A task that brings its own learner and needs no model."""
+
+    def run(
+        self,
+        stream: Callable[[str], np.random.Generator],
+        report: Callable[[Row], None],
+    ) -> None:
+        """Learn once, drawing only from named streams, and report some rows on the way."""
