@@ -85,7 +85,7 @@ class Recorder:
 
 
 def run_safely(run: RunTrial, spec: Spec, report: Callable[[Message], None]) -> None:
-    """Run one trial so that it always ends with an end message, even if `run` breaks its promise."""
+    """Run one trial so that an end message always comes, even if `run` breaks its promise."""
     ended = False
 
     def pass_on(message: Message) -> None:

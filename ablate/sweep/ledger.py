@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS trials (
 CREATE TABLE IF NOT EXISTS attempts (
   trial_id TEXT NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL, started REAL, ended REAL,
   host TEXT, pid INTEGER, device TEXT, error TEXT, traceback TEXT, fingerprint TEXT,
-  stale INTEGER NOT NULL DEFAULT 0, info TEXT NOT NULL DEFAULT '{}', summary TEXT NOT NULL DEFAULT '{}',
+  stale INTEGER NOT NULL DEFAULT 0, info TEXT NOT NULL DEFAULT '{}',
+  summary TEXT NOT NULL DEFAULT '{}',
   PRIMARY KEY (trial_id, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rows (
   trial_id TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, tokens INTEGER NOT NULL,

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ablate.errors import UserError
+from ablate.sweep.fake_study import FakePlan, end_message, fake_trial, row_message, start_message
+from ablate.sweep.ledger import Ledger
+from ablate.sweep.lock import LockHolder
+from ablate.sweep.records import STATES
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "study" / "ledger.sqlite"
+
+
+def fill(ledger: Ledger, plan: FakePlan) -> None:
+    ledger.save_plan(plan.to_json())
+    ledger.add_trials(plan.trials())
+
+
+def run(ledger: Ledger, spec: dict) -> None:
+    attempt = ledger.begin(spec["id"])
+    fake_trial(spec, lambda message: ledger.record(spec["id"], attempt, message))
+
+
+def test_a_trial_goes_from_missing_over_running_to_done(path: Path) -> None:
+    plan = FakePlan(cells=1, seeds=2)
+    with Ledger.open(path) as ledger:
+        fill(ledger, plan)
+        assert [(r.state, r.attempt) for r in ledger.trials()] == [("missing", 0)] * 2
+        assert ledger.begin("c0-s1") == 1
+        assert ledger.trial("c0-s1").state == "running"
+        ledger.record("c0-s1", 1, start_message())
+        ledger.record("c0-s1", 1, row_message(5, 2.5))
+        ledger.record("c0-s1", 1, end_message("done", {"val/loss": 2.25}))
+    with Ledger.open(path, read_only=True) as ledger:
+        record = ledger.trial("c0-s1")
+        assert (record.state, record.attempt, record.device) == ("done", 1, "cpu")
+        assert record.summary["val/loss"] == 2.25
+        assert record.info["parameters"] == 1000
+        assert record.config == plan.trials()[1]["config"]
+        assert record.started is not None
+        assert record.ended is not None
+        assert record.started <= record.ended
+        rows = ledger.rows("c0-s1")
+        assert [(r.step, r.tokens, r.name, r.value) for r in rows] == [(5, 40, "val/loss", 2.5)]
+
+
+def test_counts_name_every_state_and_only_trials_of_the_plan(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        fill(ledger, FakePlan(cells=2, seeds=2))
+        run(ledger, FakePlan().trials()[0])
+        ledger.begin("c1-s0")
+        ledger.mark("c1-s0", "lost", "gone")
+        assert set(ledger.counts()) == set(STATES)
+        assert {k: v for k, v in ledger.counts().items() if v} == {
+            "done": 1,
+            "missing": 2,
+            "lost": 1,
+        }
+        ledger.save_plan(FakePlan(cells=1, seeds=3).to_json())
+        ledger.add_trials(FakePlan(cells=1, seeds=3).trials())
+        assert {k: v for k, v in ledger.counts().items() if v} == {"done": 1, "missing": 2}
+        found = [(r.trial_id, r.in_plan) for r in ledger.trials()]
+        assert found[:3] == [("c0-s0", True), ("c0-s1", True), ("c0-s2", True)]
+        assert dict(found[3:]) == {"c1-s0": False, "c1-s1": False}
+
+
+def test_infinity_and_nan_come_back_as_they_were(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        fill(ledger, FakePlan(cells=1, seeds=1))
+        attempt = ledger.begin("c0-s0")
+        for step, value in enumerate((math.inf, -math.inf, math.nan, 1e-300)):
+            ledger.record("c0-s0", attempt, row_message(step, value))
+        ledger.record("c0-s0", attempt, end_message("diverged", {"a": math.inf, "b": math.nan}))
+        values = [r.value for r in ledger.rows("c0-s0")]
+        assert values[:2] == [math.inf, -math.inf]
+        assert math.isnan(values[2])
+        assert values[3] == 1e-300
+        summary = ledger.trial("c0-s0").summary
+        assert summary["a"] == math.inf
+        assert math.isnan(summary["b"])
+
+
+def test_the_last_attempt_and_the_last_row_of_a_step_win(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        fill(ledger, FakePlan(cells=1, seeds=1))
+        first = ledger.begin("c0-s0")
+        ledger.record("c0-s0", first, row_message(1, 9.0))
+        ledger.record("c0-s0", first, end_message("failed", {}, error="boom"))
+        second = ledger.begin("c0-s0")
+        assert second == 2
+        assert ledger.rows("c0-s0") == []
+        ledger.record("c0-s0", second, row_message(1, 5.0))
+        ledger.record("c0-s0", second, row_message(1, 4.0))
+        assert [r.value for r in ledger.rows("c0-s0")] == [4.0]
+        assert ledger.trial("c0-s0").error is None
+
+
+def test_stale_is_a_mark_that_can_be_taken_back(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        fill(ledger, FakePlan(cells=1, seeds=2))
+        run(ledger, FakePlan().trials()[0])
+        ledger.mark_stale(["c0-s0", "c0-s1"])
+        assert [r.state for r in ledger.trials()] == ["stale", "missing"]
+        ledger.mark_stale([])
+        assert [r.state for r in ledger.trials()] == ["done", "missing"]
+
+
+def test_what_is_not_a_message_or_a_trial_is_refused(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        fill(ledger, FakePlan(cells=1, seeds=1))
+        attempt = ledger.begin("c0-s0")
+        with pytest.raises(ValueError, match="'walk' is none of start, row, end"):
+            ledger.record("c0-s0", attempt, {"kind": "walk"})
+        with pytest.raises(ValueError, match="'running' is none of"):
+            ledger.record("c0-s0", attempt, end_message("running", {}))
+        with pytest.raises(KeyError, match="has no trial 'c9-s9'"):
+            ledger.begin("c9-s9")
+        with pytest.raises(ValueError, match="'asleep' cannot be set"):
+            ledger.mark("c0-s0", "asleep")
+
+
+def test_reading_needs_a_ledger_and_never_writes(path: Path) -> None:
+    with pytest.raises(UserError, match="nothing has been run yet"):
+        Ledger.open(path, read_only=True)
+    assert not path.parent.exists()
+    with Ledger.open(path) as writer:
+        fill(writer, FakePlan(cells=1, seeds=1))
+        with Ledger.open(path, read_only=True) as reader:
+            attempt = writer.begin("c0-s0")
+            writer.record("c0-s0", attempt, row_message(1, 3.0))
+            assert [r.value for r in reader.rows("c0-s0")] == [3.0]
+            with pytest.raises(sqlite3.OperationalError, match="readonly"):
+                reader.set("a", 1)
+
+
+def test_a_file_that_is_no_ledger_is_named(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("not a database, by any means " * 50)
+    with pytest.raises(UserError, match="cannot open the ledger"):
+        Ledger.open(path)
+    path.unlink()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(UserError, match="has version 99"):
+        Ledger.open(path)
+
+
+def test_keys_hold_json_values(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        assert ledger.get("tracker_state", {}) == {}
+        ledger.set("tracker_state", {"c0-s0": [1, "run"]})
+        assert ledger.get("tracker_state") == {"c0-s0": [1, "run"]}
+
+
+def test_a_living_owner_is_named_and_its_lock_refused(path: Path) -> None:
+    with Ledger.open(path) as first, Ledger.open(path) as second:
+        first.acquire_lock("ablate run")
+        with pytest.raises(UserError, match=rf"by ablate run \(pid {os.getpid()} on "):
+            second.acquire_lock("another")
+        second.acquire_lock("another", force=True)
+        first.release_lock()
+        holder = second.lock_holder()
+        assert holder is not None
+        assert holder.owner == "another"
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.lock_holder() is None
+
+
+def test_a_dead_owners_lock_is_taken_over_even_if_its_pid_lives_again(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        child = subprocess.Popen(["sleep", "60"])
+        mine = LockHolder.this_process("dead")
+        reused = LockHolder("dead", child.pid, mine.host, "another boot:12", mine.since)
+        ledger.set("lock", reused.to_json())
+        ledger.acquire_lock("me")
+        ledger.release_lock()
+        child.kill()
+        child.wait()
+        ledger.set("lock", reused.to_json())
+        ledger.acquire_lock("me")
+        ledger.release_lock()
+        ledger.set("lock", LockHolder("far", 1, "another-host", "x:1", mine.since).to_json())
+        with pytest.raises(UserError, match="on another-host"):
+            ledger.acquire_lock("me")
+
+
+KILLED_WRITERS = """
+import os, random, signal, sys, time
+from ablate.sweep.fake_study import FakePlan, fake_trial
+from ablate.sweep.ledger import Ledger
+
+def write(path, say):
+    ledger = Ledger.open(path)
+    ledger.acquire_lock("writer")
+    ledger.mark_orphans()
+    plan = FakePlan(cells=100, seeds=40)
+    ledger.save_plan(plan.to_json())
+    ledger.add_trials(plan.trials())
+    done = {r.trial_id for r in ledger.trials() if r.state == "done"}
+    os.write(say, b"ready ")
+    for spec in plan.trials():
+        if spec["id"] not in done:
+            attempt = ledger.begin(spec["id"])
+            fake_trial(spec, lambda message: ledger.record(spec["id"], attempt, message))
+            os.write(say, f"{spec['id']} ".encode())
+
+draw = random.Random(0)
+for _ in range(30):
+    hear, say = os.pipe()
+    writer = os.fork()
+    if not writer:
+        write(sys.argv[1], say)
+    os.close(say)
+    said = os.read(hear, 1000)
+    time.sleep(draw.uniform(0.0, 0.04))
+    os.kill(writer, signal.SIGKILL)
+    os.waitpid(writer, 0)
+    while more := os.read(hear, 100000):
+        said += more
+    finished = set(said.decode().split()) - {"ready"}
+    with Ledger.open(sys.argv[1], read_only=True) as ledger:
+        assert finished <= {r.trial_id for r in ledger.trials() if r.state == "done"}
+        assert ledger.counts()["running"] <= 1
+    print(*finished)
+"""
+
+
+def test_thirty_killed_writers_leave_a_whole_ledger_with_nothing_finished_lost(path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_WRITERS, str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) == 30
+    finished = run.stdout.split()
+    assert len(set(finished)) == len(finished) > 30
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    with Ledger.open(path) as ledger:
+        assert all(len(ledger.rows(trial_id)) == 2 for trial_id in finished)
+        ledger.acquire_lock("next")
+        ledger.mark_orphans()
+        assert ledger.counts()["running"] == 0
