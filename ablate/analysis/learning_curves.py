@@ -69,8 +69,9 @@ def common_grid(curves: Sequence[Curve]) -> Floats:
         return np.empty(0)
     start = max(curve.tokens[0] for curve in curves)
     end = min(curve.tokens[-1] for curve in curves)
-    grid = np.unique(np.concatenate([curve.tokens for curve in curves]))
-    return grid[(grid >= start) & (grid <= end)]
+    grid: Floats = np.unique(np.concatenate([curve.tokens for curve in curves]))
+    kept: Floats = grid[(grid >= start) & (grid <= end)]
+    return kept
 
 
 def on_grid(curve: Curve, grid: Floats) -> Floats:

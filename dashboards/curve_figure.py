@@ -1,0 +1,129 @@
+"""Learning curves over tokens, above the paired difference to the compared cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ablate.analysis.comparisons import Comparisons, Row
+from ablate.analysis.frame import StudyResults
+from ablate.analysis.learning_curves import Band, band, paired_band
+from ablate.analysis.numbers import measure_words
+from ablate.dashboards.theme import LIGHT, axis, colours, safe, style, token_axis
+from ablate.dashboards.theme import band as faint
+
+MOST_CURVES = 12
+"""At most this many cells are drawn beside the references: those with the largest differences."""
+
+
+def drawn_curves(comparisons: Comparisons) -> list[Row]:
+    """Return the rows whose curves are drawn, references first."""
+    with_value = [row for row in comparisons.rows if row.summary.n]
+    references = [row for row in with_value if row.cell.compared_with is None]
+    others = [row for row in with_value if row.cell.compared_with is not None]
+    if len(others) > MOST_CURVES:
+        largest = sorted(others, key=lambda row: -_magnitude(row))[:MOST_CURVES]
+        kept = {row.cell.id for row in largest}
+        others = [row for row in others if row.cell.id in kept]
+    return references + others
+
+
+def curve_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure | None:
+    """Return mean curves with 95 % bands over seeds, and below them the paired differences."""
+    rows = drawn_curves(comparisons)
+    paint = colours(comparisons.rows)
+    bands = {row.cell.id: band(list(results.primary_curves(row.cell.id).values())) for row in rows}
+    if not any(found is not None and found.tokens.size > 1 for found in bands.values()):
+        return None
+    figure = make_subplots(2, 1, shared_xaxes=True, row_heights=[0.6, 0.4], vertical_spacing=0.07)
+    for row in rows:
+        found = bands[row.cell.id]
+        if found is not None:
+            _draw(figure, found, row, paint[row.cell.id], panel=1)
+        if row.reference is not None:
+            curves = results.primary_curves(row.cell.id)
+            pairs = paired_band(curves, results.primary_curves(row.reference.id))
+            if pairs is not None:
+                _draw(figure, pairs, row, paint[row.cell.id], panel=2)
+    _references(figure, results, bands)
+    figure.add_hline(y=0, row=2, col=1, line={"color": LIGHT["ink"], "width": 1.2})
+    return style(
+        figure,
+        height=640,
+        xaxis=token_axis(),
+        xaxis2=token_axis("training tokens"),
+        yaxis=axis(measure_words(results.primary)),
+        yaxis2=axis("paired difference"),
+        legend_y=-0.11,
+        hovermode="closest",
+    )
+
+
+def reference_lines(results: StudyResults) -> dict[str, float]:
+    """Return the task's reference values of the primary measure, by name, such as ``unigram``."""
+    leaf = "_" + results.primary.rsplit("/", 1)[-1]
+    found: dict[str, float] = {}
+    for trial in results.trials:
+        for key, value in trial.info.items():
+            name = key.removeprefix("reference/")
+            numeric = isinstance(value, int | float) and np.isfinite(value)
+            if name != key and name.endswith(leaf) and numeric:
+                found.setdefault(name.removesuffix(leaf).replace("_", " "), float(value))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _references(figure: go.Figure, results: StudyResults, bands: Mapping[str, Band | None]) -> None:
+    heights = [value for found in bands.values() if found is not None for value in found.mean]
+    low, high = min(heights), max(heights)
+    for name, value in reference_lines(results).items():
+        # A line far outside would flatten the curves that it is there to judge.
+        if low - (high - low) <= value <= high + (high - low):
+            figure.add_hline(
+                y=value,
+                row=1,
+                col=1,
+                line={"color": LIGHT["muted"], "width": 1, "dash": "dot"},
+                annotation={
+                    "text": safe(name),
+                    "font": {"size": 12, "color": LIGHT["muted"]},
+                    "xanchor": "right",
+                },
+                annotation_position="top right",
+            )
+
+
+def _draw(figure: go.Figure, found: Band, row: Row, look: tuple[str, str], panel: int) -> None:
+    colour, dash = look
+    name = safe(row.cell.label)
+    place = {"row": panel, "col": 1}
+    if found.n > 1:
+        outline = go.Scatter(
+            x=np.concatenate([found.tokens, found.tokens[::-1]]),
+            y=np.concatenate([found.high, found.low[::-1]]),
+            fill="toself",
+            fillcolor=faint(colour),
+            line={"width": 0},
+            mode="lines",
+            hoverinfo="skip",
+            legendgroup=row.cell.id,
+            showlegend=False,
+        )
+        figure.add_trace(outline, **place)
+    line = go.Scatter(
+        x=found.tokens,
+        y=found.mean,
+        mode="lines",
+        line={"color": colour, "dash": dash, "width": 2.4 if row.reference is None else 1.8},
+        name=name,
+        legendgroup=row.cell.id,
+        showlegend=panel == 1,
+        hovertemplate=f"<b>{name}</b><br>%{{x:.3s}} tokens<br>%{{y:.4f}}<extra></extra>",
+    )
+    figure.add_trace(line, **place)
+
+
+def _magnitude(row: Row) -> float:
+    return abs((row.effect.difference if row.effect else None) or 0.0)
