@@ -1,0 +1,1 @@
+"""Multi-query associative recall: bind keys to values, then answer for each key later on."""
