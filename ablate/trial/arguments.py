@@ -49,9 +49,7 @@ def bind(
     bound = {}
     for name, parameter in known.items():
         if name in values:
-            bound[name] = _convert(
-                values[name], hints.get(name, Any), key=f"{place}{prefix}{name}"
-            )
+            bound[name] = _convert(values[name], hints.get(name, Any), key=f"{place}{prefix}{name}")
         elif parameter.default is parameter.empty:
             raise UserError(f"{place}{prefix}{name} is missing; {cls.__name__} needs it.")
         else:
@@ -90,4 +88,8 @@ def plain(value: Any) -> Any:
 
 
 def _spelling(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+    return (
+        annotation.__name__
+        if isinstance(annotation, type)
+        else str(annotation).replace("typing.", "")
+    )

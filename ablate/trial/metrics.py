@@ -26,7 +26,9 @@ def to_float(name: str, value: object) -> float | None:
         return None
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
-            raise MetricError(f"metric '{name}' has shape {tuple(value.shape)}; it must be a number")
+            raise MetricError(
+                f"metric '{name}' has shape {tuple(value.shape)}; it must be a number"
+            )
         return float(value.detach().to("cpu", torch.float64))
     if isinstance(value, np.ndarray):
         if value.size != 1:

@@ -96,9 +96,7 @@ class _Trial:
         }
         self.start(facts, task.info())
         train_config = TrainConfig(**(config.get("train") or {}))
-        train(
-            model, sequences, train_config, seed=seed, report=self.row, warn=self.warnings.append
-        )
+        train(model, sequences, train_config, seed=seed, report=self.row, warn=self.warnings.append)
 
     def start(self, facts: dict[str, Any], task_info: dict[str, Any]) -> None:
         """Say where and with what this trial runs."""
