@@ -81,7 +81,9 @@ def fit_scaling(
     kept = np.isfinite(losses)
     dropped = int((~kept).sum())
     table, losses = table[kept], losses[kept]
-    labels = None if seeds is None else tuple(s for s, keep in zip(seeds, kept, strict=True) if keep)
+    labels = (
+        None if seeds is None else tuple(s for s, keep in zip(seeds, kept, strict=True) if keep)
+    )
     _check(names, table, losses, floor)
     center = np.log(np.unique(table, axis=0)).mean(axis=0)
     law = Law(np.log(table) - center, floor)
@@ -102,7 +104,9 @@ def fit_scaling(
 
 
 def _check(names: tuple[str, ...], table: Floats, losses: Floats, floor: bool) -> None:
-    law = " + ".join(["E"] * floor + [f"{NAMES[k][0]} {n}^-{NAMES[k][1]}" for k, n in enumerate(names)])
+    law = " + ".join(
+        ["E"] * floor + [f"{NAMES[k][0]} {n}^-{NAMES[k][1]}" for k, n in enumerate(names)]
+    )
     if len(losses) == 0 or not (table > 0).all() or not (losses > 0).all():
         raise UserError(f"L = {law} needs runs with positive sizes and losses.")
     need = 4 if floor and len(names) == 1 else 3

@@ -18,8 +18,9 @@ from scipy import stats
 
 from ablate.analysis.power_law import Floats, Law, Pin, fit, robust_fit
 
-POOL_BELOW = 1.15
-"""Sizes and seeds are pooled while their mean squares have a smaller ratio than this."""
+POOL_STEP, POOL_LIMIT = 0.1, 1.5
+"""Sizes and seeds are pooled while the ratio of their mean squares is below 1 plus one step for
+each size beyond the second that the parameters leave over, or the limit."""
 
 WALK = np.array([0.25, 0.6, 1.0, 1.5, 2.2, 3.2, 4.7, 7, 10, 15, 22, 32, 47, 70, 100, 150, 220, 320])
 """Points, in half-widths of the linear interval, at which the walk outwards tries the profile."""
@@ -126,7 +127,8 @@ def _noise(
         # One degree of freedom cannot show that the misfit is small: no pooling on its word.
         use_pool = np.zeros(len(theta), dtype=bool)
     else:
-        use_pool = between_square <= POOL_BELOW * within / degrees
+        limit = min(1 + POOL_STEP * (free - 1), POOL_LIMIT)
+        use_pool = between_square <= limit * within / degrees
     variance = np.where(use_pool, pooled, between_square)
     known = np.where(use_pool, free + degrees, free).astype(float)
     ratio = between_square / np.maximum(within / degrees, 1e-300) if degrees else variance * np.nan
