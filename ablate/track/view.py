@@ -1,0 +1,275 @@
+"""One study in MLflow: a parent run, one nested run per trial, all made from the ledger.
+
+A run is written when its trial has ended, with the times at which it really ran, so that a killed
+driver leaves nothing running. The parent is ``SCHEDULED`` as long as trials are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.errors import UserError
+from ablate.sweep.ledger import Ledger
+from ablate.sweep.records import FINISHED, MetricRow, TrialRecord
+from ablate.track.content import (
+    ATTEMPT,
+    ROLE,
+    STATUS,
+    STUDY,
+    TRIAL,
+    Point,
+    milliseconds,
+    study_points,
+    trial_params,
+    trial_points,
+    trial_tags,
+)
+from ablate.track.names import TAG_LIMIT, cut, legal_name
+from ablate.track.tracker import check_uri, connect, experiment, public_uri, tracker_errors
+from ablate.track.tracker import tracking_uri as default_uri
+
+_METRICS_A_CALL = 1000
+_PARAMS_A_CALL = 100
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class _Run:
+    run_id: str
+    attempt: int
+    complete: bool
+    active: bool
+
+
+class MlflowView:
+    """Writes studies to one MLflow store; give it to one thread at a time."""
+
+    def __init__(self, uri: str | None = None) -> None:
+        """Take the store's address, by default MLFLOW_TRACKING_URI or the one in ABLATE_HOME.
+
+        Raises:
+            UserError: MLflow cannot use such an address.
+        """
+        self.uri = check_uri(uri) if uri else default_uri()
+        self.experiment_id = ""
+        self._client: Any = None
+        self._plan: dict[str, Any] = {}
+        self._cells: dict[str, dict[str, Any]] = {}
+        self._parent = ""
+        self._runs: dict[str, list[_Run]] = {}
+
+    @property
+    def public_uri(self) -> str:
+        """The address without credentials."""
+        return public_uri(self.uri)
+
+    def prepare(self, plan: dict[str, Any]) -> None:
+        """Reach the store, migrate it if it is new, and find or make the study's runs.
+
+        Args:
+            plan: `Plan.to_json`.
+
+        Raises:
+            TrackerError: the store cannot be reached.
+        """
+        self._plan = plan
+        self._cells = {cell["id"]: cell for cell in plan["cells"]}
+        self._client = self._client or connect(self.uri)
+        with tracker_errors(self.uri):
+            self.experiment_id = experiment(self._client, plan["study"])
+            parents = self._search("study")
+            self._parent = parents[0].info.run_id if parents else self._make_parent()
+            self._runs = {}
+            for run in self._search("trial"):
+                self._remember(run)
+            self._client.log_dict(self._parent, plan, "plan.json")
+
+    def push_trial(self, record: TrialRecord, rows: Iterable[MetricRow]) -> bool:
+        """Write the trial's run unless it is there; tell whether it was written.
+
+        Runs of earlier attempts, and one that a killed driver left half written, are deleted.
+
+        Raises:
+            TrackerError: the store failed; nothing is lost, push again.
+        """
+        known = self._runs.get(record.trial_id, [])
+        there = any(run.attempt == record.attempt and run.complete for run in known)
+        with tracker_errors(self.uri):
+            if not there:
+                self._write_run(record, list(rows))
+            for run in list(known):
+                if run.active and (run.attempt != record.attempt or not run.complete):
+                    self._client.delete_run(run.run_id)
+                    known.remove(run)
+        return not there
+
+    def push_study(self, records: list[TrialRecord], files: Sequence[Path] = ()) -> None:
+        """Write what the study's run shows: per-cell means, counts, state and files.
+
+        Args:
+            records: all trials.
+            files: the report, figures and other files to keep with the run.
+        """
+        planned = [record for record in records if record.in_plan]
+        points, names = study_points(self._plan, planned)
+        tags = {legal_name(f"ablate.metric.{legal}"): name for legal, name in names.items()}
+        tags |= {f"ablate.trials.{s}": str(n) for s, n in _counts(planned).items()}
+        with tracker_errors(self.uri):
+            self._log(self._parent, points=points, tags=tags)
+            for file in files:
+                self._client.log_artifact(self._parent, str(file))
+            self._close_parent(planned)
+
+    def push(self, ledger: Ledger, files: Sequence[Path] = ()) -> int:
+        """Bring the store up to the ledger; return how many runs were written.
+
+        A second push writes nothing: the runs that are there are found by their tags.
+
+        Raises:
+            UserError: the ledger has no plan yet.
+            TrackerError: the store failed.
+        """
+        plan = ledger.plan()
+        if plan is None:
+            raise UserError(f"the ledger {ledger.path} has no plan yet: run the study first.")
+        self.prepare(plan)
+        records = ledger.trials()
+        written = 0
+        try:
+            for record in records:
+                if record.state in STATUS:
+                    written += self.push_trial(record, ledger.rows(record.trial_id))
+        finally:
+            self.save_state(ledger)
+        self.push_study(records, files)
+        return written
+
+    def save_state(self, ledger: Ledger) -> None:
+        """Note in the ledger which attempts this store has, under ``tracker_state``."""
+        if ledger.read_only:
+            return
+        trials = {
+            trial_id: max((run.attempt, run.run_id) for run in runs if run.complete)
+            for trial_id, runs in self._runs.items()
+            if any(run.complete for run in runs)
+        }
+        state = ledger.get("tracker_state", {})
+        state[self.public_uri] = {
+            "experiment": self.experiment_id,
+            "parent": self._parent,
+            "trials": trials,
+        }
+        ledger.set("tracker_state", state)
+
+    def _make_parent(self) -> str:
+        study = self._plan["study"]
+        tags = {STUDY: study, ROLE: "study", "ablate.question": self._plan.get("question") or ""}
+        for key in ("baseline", "task", "file"):
+            tags[f"ablate.{key}"] = str(self._plan.get(key) or "")
+        tags["mlflow.note.content"] = tags["ablate.question"]
+        tags = {name: cut(value, TAG_LIMIT) for name, value in tags.items() if value}
+        run = self._client.create_run(self.experiment_id, tags=tags, run_name=study)
+        self._client.update_run(run.info.run_id, status="SCHEDULED")
+        return str(run.info.run_id)
+
+    def _write_run(self, record: TrialRecord, rows: list[MetricRow]) -> None:
+        cell = self._cells.get(record.cell_id, {})
+        study = self._plan["study"]
+        names = {row.name for row in rows} | set(record.summary)
+        run = self._client.create_run(
+            self.experiment_id,
+            start_time=milliseconds(record.started),
+            tags=trial_tags(record, names, study=study, cell=cell, parent=self._parent),
+            run_name=f"{cell.get('label', record.cell_id)} seed {record.seed}",
+        )
+        run_id = run.info.run_id
+        points = list(trial_points(record, rows))
+        self._log(run_id, points=points, params=trial_params(record, cell))
+        self._client.log_dict(run_id, _facts(record), "config.json")
+        if record.traceback:
+            self._client.log_text(run_id, record.traceback, "traceback.txt")
+        ended = milliseconds(record.ended or record.started)
+        self._client.set_terminated(run_id, STATUS[record.state], ended)
+        written = _Run(run_id, record.attempt, complete=True, active=True)
+        self._runs.setdefault(record.trial_id, []).append(written)
+
+    def _log(
+        self,
+        run_id: str,
+        *,
+        points: Sequence[Point],
+        params: dict[str, str] | None = None,
+        tags: dict[str, str] | None = None,
+    ) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        pairs = list((params or {}).items())
+        for at in range(0, len(pairs), _PARAMS_A_CALL):
+            some = [Param(*pair) for pair in pairs[at : at + _PARAMS_A_CALL]]
+            self._client.log_batch(run_id, params=some)
+        labels = list((tags or {}).items())
+        for at in range(0, len(labels), _PARAMS_A_CALL):
+            some = [RunTag(*pair) for pair in labels[at : at + _PARAMS_A_CALL]]
+            self._client.log_batch(run_id, tags=some)
+        for at in range(0, len(points), _METRICS_A_CALL):
+            chunk = points[at : at + _METRICS_A_CALL]
+            metrics = [Metric(p.name, p.value, p.time, p.step) for p in chunk]
+            self._client.log_batch(run_id, metrics=metrics)
+
+    def _close_parent(self, planned: list[TrialRecord]) -> None:
+        states = {record.state for record in planned}
+        if not states <= STATUS.keys():
+            self._client.update_run(self._parent, status="SCHEDULED")
+            return
+        ended = max((milliseconds(record.ended) for record in planned), default=0)
+        status = "FINISHED" if states <= FINISHED | {"stale"} else "FAILED"
+        self._client.set_terminated(self._parent, status, ended)
+
+    def _search(self, role: str) -> list[Any]:
+        """Find all runs of the study with this role, page by page; parents only if not deleted."""
+        from mlflow.entities import ViewType
+
+        view = ViewType.ACTIVE_ONLY if role == "study" else ViewType.ALL
+        query = f"tags.`{STUDY}` = '{self._plan['study']}' AND tags.`{ROLE}` = '{role}'"
+        runs: list[Any] = []
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self.experiment_id], query, view, _PAGE, ["attributes.start_time ASC"], token
+            )
+            runs += page
+            token = page.token
+            if not token:
+                return runs
+
+    def _remember(self, run: Any) -> None:
+        tags = run.data.tags
+        found = _Run(
+            run.info.run_id,
+            int(tags[ATTEMPT]),
+            complete=run.info.status != "RUNNING",
+            active=run.info.lifecycle_stage == "active",
+        )
+        self._runs.setdefault(tags[TRIAL], []).append(found)
+
+
+def _facts(record: TrialRecord) -> dict[str, Any]:
+    """Everything about a trial that is not a curve."""
+    return {
+        "trial": record.trial_id,
+        "cell": record.cell_id,
+        "seed": record.seed,
+        "attempt": record.attempt,
+        "fingerprint": record.fingerprint,
+        "config": record.config,
+        "info": record.info,
+        "summary": record.summary,
+    }
+
+
+def _counts(records: list[TrialRecord]) -> dict[str, int]:
+    states = [record.state for record in records]
+    return {state: states.count(state) for state in sorted(set(states))}
