@@ -1,4 +1,7 @@
-"""Fixed tables of rows: training passes over them, proof that train and test are apart, a hash."""
+"""Fixed tables of rows: training passes over them, proof that train and test are apart, a hash.
+
+Also the one draw that several generators need: without replacement, in every row at once.
+"""
 
 from __future__ import annotations
 
@@ -81,3 +84,13 @@ def fingerprint(args: Mapping[str, Any], *arrays: NDArray[Any] | bytes) -> str:
     for array in arrays:
         digest.update(array if isinstance(array, bytes) else np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:12]
+
+
+def distinct(scores: NDArray[np.float64], count: int) -> Tokens:
+    """In each row the indices of the `count` smallest scores, smallest first.
+
+    Of independent uniform scores this is a draw without replacement.
+    """
+    nearest = np.argpartition(scores, count - 1, axis=1)[:, :count]
+    order = np.argsort(np.take_along_axis(scores, nearest, axis=1), axis=1)
+    return np.take_along_axis(nearest, order, axis=1)

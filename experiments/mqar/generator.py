@@ -7,10 +7,9 @@ law; the model must then say the key's value. Same law as the authors' generator
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ablate.errors import UserError
-from ablate.experiments.rows import Tokens
+from ablate.experiments.rows import Tokens, distinct
 from ablate.experiments.task import UNSCORED
 
 BLANK = 0
@@ -103,13 +102,3 @@ def _piece(
     targets = np.full((rows, length), UNSCORED, dtype=np.int64)
     np.put_along_axis(targets, places, values, axis=1)
     return inputs, targets
-
-
-def distinct(scores: NDArray[np.float64], count: int) -> Tokens:
-    """In each row the indices of the `count` smallest scores, smallest first.
-
-    Of independent uniform scores this is a draw without replacement.
-    """
-    nearest = np.argpartition(scores, count - 1, axis=1)[:, :count]
-    order = np.argsort(np.take_along_axis(scores, nearest, axis=1), axis=1)
-    return np.take_along_axis(nearest, order, axis=1)
