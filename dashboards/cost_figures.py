@@ -7,17 +7,17 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ablate.analysis.comparisons import Comparisons, Row
+from ablate.analysis.comparisons import Comparisons
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.numbers import count, decimals_for, measure_words, number, size
-from ablate.dashboards.theme import LIGHT, axis, colours, safe, style
+from ablate.dashboards.theme import LIGHT, axis, colours, log_axis, safe, style
 
 MOST_COLOURS = 24
 """With more cells than colours and dashes can tell apart, all but the references are grey."""
 
 COSTS: dict[str, tuple[str, str, Callable[[float | None], str]]] = {
     "cost_parameters": ("parameters", "parameters", count),
-    "cost_state": ("state_bytes", "state per sequence, bytes", size),
+    "cost_state": ("state_bytes", "state per sequence", size),
     "cost_speed": ("tokens_per_second", "training tokens per second", count),
 }
 """Name of the figure: field of `Row`, title of the axis, spelling of one value."""
@@ -55,7 +55,6 @@ def _figure(
             go.Scatter(
                 x=[cost],
                 y=[row.summary.mean],
-                error_y=_error(row, colour),
                 mode="markers",
                 marker={"size": 10, "color": colour, "symbol": "square" if reference else "circle"},
                 hovertemplate="<br>".join(hover) + "<extra></extra>",
@@ -66,20 +65,15 @@ def _figure(
     return style(
         figure,
         height=300,
-        xaxis=axis(title, **_scale(known)),
+        xaxis=_axis(title, known, spelling),
         yaxis=axis(measure_words(results.primary)),
         margin={"l": 8, "r": 12, "t": 8, "b": 8},
     )
 
 
-def _scale(values: list[float]) -> dict[str, Any]:
+def _axis(title: str, values: list[float], spell: Callable[[float | None], str]) -> dict[str, Any]:
     if max(values) > 3 * min(values):
-        return {"type": "log", "dtick": "D2", "exponentformat": "SI"}
-    return {"nticks": 5, "exponentformat": "SI"}
-
-
-def _error(row: Row, colour: str) -> dict[str, Any]:
-    if row.summary.low is None or row.summary.high is None:
-        return {"visible": False}
-    half = (row.summary.high - row.summary.low) / 2
-    return {"type": "data", "array": [half], "color": colour, "thickness": 1.2, "width": 0}
+        return log_axis(title, values, spell, base=2 if spell is size else 10)
+    if max(values) == min(values):
+        return axis(title, tickvals=values[:1], ticktext=[spell(values[0])])
+    return axis(title, nticks=5, exponentformat="SI")

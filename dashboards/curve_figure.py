@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,8 +13,8 @@ from plotly.subplots import make_subplots
 from ablate.analysis.comparisons import Comparisons, Row
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.learning_curves import Band, band, paired_band
-from ablate.analysis.numbers import measure_words
-from ablate.dashboards.theme import LIGHT, axis, colours, safe, style, token_axis
+from ablate.analysis.numbers import count, measure_words
+from ablate.dashboards.theme import LIGHT, axis, colours, log_axis, safe, style
 from ablate.dashboards.theme import band as faint
 
 MOST_CURVES = 12
@@ -35,7 +37,7 @@ def curve_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure |
     """Return mean curves with 95 % bands over seeds, and below them the paired differences."""
     rows = drawn_curves(comparisons)
     paint = colours(comparisons.rows)
-    bands = {row.cell.id: band(list(results.primary_curves(row.cell.id).values())) for row in rows}
+    bands = {row.cell.id: band(list(results.learning_curves(row.cell.id).values())) for row in rows}
     if not any(found is not None and found.tokens.size > 1 for found in bands.values()):
         return None
     figure = make_subplots(2, 1, shared_xaxes=True, row_heights=[0.6, 0.4], vertical_spacing=0.07)
@@ -44,18 +46,19 @@ def curve_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure |
         if found is not None:
             _draw(figure, found, row, paint[row.cell.id], panel=1)
         if row.reference is not None:
-            curves = results.primary_curves(row.cell.id)
-            pairs = paired_band(curves, results.primary_curves(row.reference.id))
+            curves = results.learning_curves(row.cell.id)
+            pairs = paired_band(curves, results.learning_curves(row.reference.id))
             if pairs is not None:
                 _draw(figure, pairs, row, paint[row.cell.id], panel=2)
     _references(figure, results, bands)
+    tokens = [value for found in bands.values() if found is not None for value in found.tokens]
     figure.add_hline(y=0, row=2, col=1, line={"color": LIGHT["ink"], "width": 1.2})
     return style(
         figure,
         height=640,
-        xaxis=token_axis(),
-        xaxis2=token_axis("training tokens"),
-        yaxis=axis(measure_words(results.primary)),
+        xaxis=log_axis("", tokens, count),
+        xaxis2=log_axis("training tokens", tokens, count),
+        yaxis=axis(measure_words(results.curve_metric)),
         yaxis2=axis("paired difference"),
         legend_y=-0.11,
         hovermode="closest",
@@ -63,15 +66,18 @@ def curve_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure |
 
 
 def reference_lines(results: StudyResults) -> dict[str, float]:
-    """Return the task's reference values of the primary measure, by name, such as ``unigram``."""
-    leaf = "_" + results.primary.rsplit("/", 1)[-1]
+    """Return the task's reference values of the primary measure, such as ``unigram``, by name.
+
+    They are the facts of the task whose name holds the measure's: ``unigram_bits_per_byte``.
+    """
+    leaf = re.escape(results.primary.rsplit("/", 1)[-1].split("@")[0])
     found: dict[str, float] = {}
     for trial in results.trials:
         for key, value in trial.info.items():
-            name = key.removeprefix("reference/")
-            numeric = isinstance(value, int | float) and np.isfinite(value)
-            if name != key and name.endswith(leaf) and numeric:
-                found.setdefault(name.removesuffix(leaf).replace("_", " "), float(value))
+            match = re.fullmatch(f"(.+)_{leaf}(_.+)?", key)
+            if match and isinstance(value, int | float) and math.isfinite(value):
+                name = match[1] + (match[2] or "")
+                found.setdefault(name.replace("_", " "), float(value))
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 

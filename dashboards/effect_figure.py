@@ -78,7 +78,7 @@ def _lay_out(figure: go.Figure, results: StudyResults, rows: Sequence[Row]) -> g
         figure,
         height=inner + 140,
         xaxis=axis(
-            f"difference to the compared cell, {measure_words(results.primary)}",
+            f"difference in {measure_words(results.primary)}",
             range=_range(results, rows),
         ),
         yaxis=axis(

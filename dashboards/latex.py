@@ -17,13 +17,29 @@ _SPECIAL = {
     "\N{RIGHTWARDS ARROW}": "$\\to$",
     "\N{EN DASH}": "--",
 }
-_GREEK = dict(
-    zip(
-        "\u03b1\u03b2\u03b3\u03b4\u03b5\u03b7\u03b8\u03bb\u03bc\u03c0\u03c1\u03c3\u03c4\u03c6\u03c9\u0394",
-        ["alpha", "beta", "gamma", "delta", "epsilon", "eta", "theta", "lambda", "mu", "pi", "rho", "sigma", "tau", "phi", "omega", "Delta"],
-        strict=True,
-    )
-)
+_GREEK = {
+    "α": "alpha",
+    "β": "beta",
+    "γ": "gamma",
+    "δ": "delta",
+    "ε": "epsilon",
+    "η": "eta",
+    "θ": "theta",
+    "κ": "kappa",
+    "λ": "lambda",
+    "μ": "mu",
+    "ν": "nu",
+    "π": "pi",
+    "ρ": "rho",
+    "σ": "sigma",
+    "τ": "tau",
+    "φ": "phi",
+    "ψ": "psi",
+    "ω": "omega",
+    "Δ": "Delta",
+    "Σ": "Sigma",
+    "Ω": "Omega",
+}
 
 
 def escape(text: str) -> str:
@@ -72,4 +88,6 @@ def _letter(letter: str) -> str:
         return f"\\ensuremath{{\\{_GREEK[letter]}}}"
     if letter.isascii():
         return letter if letter.isprintable() else " "
+    if "\N{LATIN CAPITAL LETTER A WITH GRAVE}" <= letter <= "\N{LATIN SMALL LETTER Z WITH CARON}":
+        return letter
     return f"[U+{ord(letter):04X}]"

@@ -182,9 +182,10 @@ _RAW = (
 
 
 def _line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_markdown, texts)) + " |"
+    return "| " + " | ".join(map(markdown, texts)) + " |"
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
+    """Escape `text` for Markdown and put it on one line."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_<>|]|\](?=\())", r"\\\1", flat)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import plotly.graph_objects as go
@@ -20,6 +22,7 @@ LIGHT = {
     "accent": "#0b5cad",
     "quiet": "#868d95",
     "seed": "#9aa1a9",
+    "alarm": "#b3261e",
 }
 DARK = {
     "paper": "#14171a",
@@ -31,6 +34,7 @@ DARK = {
     "accent": "#6cb0f5",
     "quiet": "#7d858e",
     "seed": "#6d757d",
+    "alarm": "#ff8f85",
 }
 
 # Readable on both papers and told apart by the common kinds of colour blindness.
@@ -47,8 +51,8 @@ SERIES = (
 DASHES = ("solid", "dash", "dot")
 
 FONT = (
-    'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", '
-    '"Liberation Sans", Arial, sans-serif'
+    '-apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", "Liberation Sans", Arial, '
+    "sans-serif"
 )
 
 
@@ -81,7 +85,7 @@ def colours(rows: Iterable[Row]) -> dict[str, tuple[str, str]]:
 def band(colour: str) -> str:
     """Return `colour` made faint enough to lie under lines."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.12)"
+    return f"rgba({red},{green},{blue},0.10)"
 
 
 def safe(text: str) -> str:
@@ -107,9 +111,34 @@ def axis(title: str = "", **options: Any) -> dict[str, Any]:
     }
 
 
-def token_axis(title: str = "") -> dict[str, Any]:
-    """Return a logarithmic axis of training tokens."""
-    return axis(title, type="log", dtick="D2", exponentformat="SI")
+def log_axis(
+    title: str, values: Iterable[float], spell: Callable[[float], str], base: int = 10
+) -> dict[str, Any]:
+    """Return a logarithmic axis whose ticks are few round numbers, written by `spell`.
+
+    Args:
+        title: the axis title.
+        values: what is drawn along the axis, all positive.
+        spell: how a tick is written.
+        base: 10 for ticks at 1, 2 and 5 times a power of ten, 2 for powers of two.
+    """
+    values = list(values)
+    ticks = round_ticks(min(values), max(values), base)
+    texts = [re.sub(r"\.0+\b", "", spell(tick)) for tick in ticks]
+    return axis(title, type="log", tickvals=ticks, ticktext=texts)
+
+
+def round_ticks(low: float, high: float, base: int = 10, most: int = 7) -> list[float]:
+    """Return at most about `most` round numbers between `low` and `high`, evenly in the log."""
+    start, end = math.floor(math.log(low, base)) - 1, math.ceil(math.log(high, base)) + 1
+    fine = [1.0, 2.0, 5.0] if base == 10 else [1.0]
+    ticks = [step * float(base) ** power for power in range(start, end + 1) for step in fine]
+    kept = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+    if len(kept) <= most:
+        return kept
+    powers = [float(base) ** power for power in range(start, end + 1)]
+    coarse = [tick for tick in powers if low * 0.999 <= tick <= high * 1.001]
+    return coarse[:: max(1, math.ceil(len(coarse) / most))]
 
 
 def style(figure: go.Figure, height: int, **layout: Any) -> go.Figure:

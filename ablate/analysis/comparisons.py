@@ -106,9 +106,9 @@ def judge(row: Row) -> Verdict:
 
 
 def common_span(results: StudyResults) -> tuple[float, float] | None:
-    """Return the range of tokens that the primary curve of every done trial covers."""
+    """Return the range of tokens that the learning curve of every done trial covers."""
     curves = [
-        clean(curve) for cell in results.cells for curve in results.primary_curves(cell.id).values()
+        clean(curve) for cell in results.by_cell for curve in results.learning_curves(cell).values()
     ]
     filled = [curve for curve in curves if curve.tokens.size]
     if not filled:
@@ -169,8 +169,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _area(results: StudyResults, cell: Cell, span: tuple[float, float] | None) -> float | None:
     if span is None:
         return None
-    curves = results.primary_curves(cell.id).values()
-    return _mean(area_under_log_curve(curve, *span) for curve in curves)
+    found = results.learning_curves(cell.id).values()
+    return _mean(area_under_log_curve(curve, *span) for curve in found)
 
 
 def _p(row: Row) -> float | None:

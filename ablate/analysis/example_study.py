@@ -31,7 +31,7 @@ EFFECTS: Mapping[str, float] = {
     "newton_schulz.steps=1": 0.006,
 }
 
-REFERENCES = {"reference/unigram_bits_per_byte": 4.54, "reference/bigram_bits_per_byte": 3.48}
+REFERENCES = {"unigram_bits_per_byte": 4.54, "bigram_bits_per_byte": 3.48}
 
 
 def example_study(
@@ -106,6 +106,7 @@ def _cell(
         parameters=151_232 if matrix else 167_616,
         state_bytes=36_864 * (1 if matrix else 5) + 1024 * int(axes["window"] or 1),
         flops_per_token=3.1e6 if matrix else 7.9e6,
+        config={"task": {"name": "language"}, "train": {"lr": 0.003, "warmup": 0.1}},
     )
 
 
@@ -125,9 +126,8 @@ def _trial(cell: Cell, seed: int, state: str) -> Trial:
         host="workstation",
         device="cpu",
         fingerprint="5f0c1d7e",
-        info={"torch": "2.11.0", "data": "sample-4c1f", **REFERENCES},
+        info={"torch": "2.11.0", "data_hash": "4c1f09ab31d2", **REFERENCES},
         summary={} if broken else {"tokens_per_second": speed, "seconds": 2e6 / speed},
-        config={"train": {"lr": 0.003}},
     )
 
 

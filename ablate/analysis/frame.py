@@ -36,6 +36,7 @@ class Cell:
     parameters: float | None = None
     state_bytes: float | None = None
     flops_per_token: float | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -55,7 +56,6 @@ class Trial:
     fingerprint: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
     in_plan: bool = True
 
 
@@ -126,10 +126,27 @@ class StudyResults:
                 found[trial.seed] = value
         return found
 
-    def primary_curves(self, cell: str) -> dict[int, Curve]:
-        """Return the curve of the primary measure of each done trial of `cell`, by seed."""
-        done = (t for t in self.by_cell[cell] if t.state == "done")
-        curves = {t.seed: self.curves.get(t.id, {}).get(self.primary) for t in done}
+    @cached_property
+    def curve_metric(self) -> str:
+        """The metric whose learning curve stands for the primary measure.
+
+        It is the primary measure, or where that was taken once at the end only, the metric of the
+        same name from another split that has a curve, such as ``train/loss`` for ``final/loss``.
+        """
+        longest: dict[str, int] = {}
+        for curves in self.curves.values():
+            for name, curve in curves.items():
+                longest[name] = max(longest.get(name, 0), curve.tokens.size)
+        if longest.get(self.primary, 0) > 1:
+            return self.primary
+        leaf = self.primary.rsplit("/", 1)[-1]
+        others = sorted(name for name in longest if name.rsplit("/", 1)[-1] == leaf)
+        return max(others, key=lambda name: longest[name], default=self.primary)
+
+    def learning_curves(self, cell: str) -> dict[int, Curve]:
+        """Return the learning curve of each done trial of `cell`, by seed."""
+        done = [trial for trial in self.by_cell[cell] if trial.state == "done"]
+        curves = {t.seed: self.curves.get(t.id, {}).get(self.curve_metric) for t in done}
         return {seed: curve for seed, curve in curves.items() if curve is not None}
 
     def counts(self) -> dict[str, int]:
@@ -156,16 +173,15 @@ def load_results(ledger: Ledger) -> StudyResults:
     if plan is None:
         raise ValueError("the ledger holds no plan: run the study first")
     records = ledger.trials()
-    task = plan.get("task") or {}
-    named = task if isinstance(task, Mapping) else {"name": task}
     cells = tuple(_cell(entry) for entry in plan["cells"])
+    task = cells[0].config.get("task") or {} if cells else {}
     seeds = tuple(int(seed) for seed in plan["seeds"])
     return StudyResults(
         study=str(plan["study"]),
         question=str(plan.get("question") or ""),
         baseline=plan.get("baseline"),
-        task=str(named.get("name") or ""),
-        task_args=dict(named.get("args") or {}),
+        task=str(plan.get("task") or ""),
+        task_args=dict(task.get("args") or {}),
         primary=str(plan["measure"]["primary"]),
         goal=str(plan["measure"]["goal"]),
         seeds=seeds,
@@ -207,6 +223,7 @@ def _cell(entry: Mapping[str, Any]) -> Cell:
         parameters=entry.get("parameters"),
         state_bytes=entry.get("state_bytes"),
         flops_per_token=entry.get("flops_per_token"),
+        config=dict(entry.get("config") or {}),
         warnings=tuple(entry.get("warnings") or ()),
     )
 
@@ -225,7 +242,6 @@ def _trial(record: TrialRecord) -> Trial:
         fingerprint=record.fingerprint,
         info=dict(record.info or {}),
         summary=dict(record.summary or {}),
-        config=dict(record.config or {}),
         in_plan=bool(record.in_plan),
     )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from ablate.analysis.comparisons import compare
-from ablate.analysis.frame import curves_of, load_results
+from ablate.analysis.example_study import example_study
+from ablate.analysis.frame import Curve, curves_of, load_results
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import MetricRow
 
@@ -17,7 +20,7 @@ PLAN = {
     "file": "tiny.yaml",
     "question": "Does the window matter?",
     "baseline": "aa",
-    "task": {"name": "language", "args": {"tokens": 100}},
+    "task": "language",
     "measure": {"primary": "val/loss", "goal": "min"},
     "seeds": [0, 1],
     "cells": [
@@ -25,6 +28,7 @@ PLAN = {
             "id": "aa",
             "label": "baseline",
             "axes": {"window": 4},
+            "config": {"task": {"name": "language", "args": {"tokens": 100}}},
             "changed": {},
             "compared_with": None,
             "parameters": 10,
@@ -52,7 +56,7 @@ def spec(cell, seed):
 
 def play(ledger, trial, losses, state="done"):
     attempt = ledger.begin(trial)
-    info = {"parameters": 99, "reference/unigram_loss": 4.0}
+    info = {"parameters": 99, "unigram_loss": 4.0}
     ledger.record(trial, attempt, {"kind": "start", "host": "h", "device": "cpu", "info": info})
     for step, loss in enumerate(losses):
         row = {"kind": "row", "step": step, "tokens": 50 * step, "seconds": 1.0}
@@ -117,3 +121,17 @@ def test_curves_are_sorted_by_tokens():
     curve = curves_of(rows)["a"]
     assert curve.tokens.tolist() == [10, 20]
     assert curve.values.tolist() == [2.0, 1.0]
+
+
+def test_a_measure_taken_once_borrows_the_curve_of_its_namesake():
+    once, curve = (
+        Curve(np.array([9.0]), np.array([1.0])),
+        Curve(np.array([1.0, 9.0]), np.array([2.0, 1.0])),
+    )
+    results = dataclasses.replace(
+        example_study(seeds=1),
+        primary="final/loss",
+        curves={"x": {"final/loss": once, "train/loss": curve, "train/other": curve}},
+    )
+    assert results.curve_metric == "train/loss"
+    assert dataclasses.replace(results, primary="train/other").curve_metric == "train/other"

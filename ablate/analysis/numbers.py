@@ -44,7 +44,7 @@ def probability(p: float | None) -> str:
         return DASH
     if p < 0.001:
         return "< 0.001"
-    return f"{p:.2f}" if p >= 0.1 else f"{p:.3g}"
+    return f"{p:.2f}" if p >= 0.1 else f"{p:.3g}" if p >= 0.01 else f"{p:.2g}"
 
 
 def count(value: float | None) -> str:

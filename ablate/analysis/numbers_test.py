@@ -34,7 +34,7 @@ def test_numbers_and_signs():
 
 @pytest.mark.parametrize(
     ("p", "text"),
-    [(0.25, "0.25"), (0.0625, "0.0625"), (0.00390625, "0.00391"), (0.0001, "< 0.001"), (1, "1.00")],
+    [(0.25, "0.25"), (0.0625, "0.0625"), (0.00390625, "0.0039"), (0.0001, "< 0.001"), (1, "1.00")],
 )
 def test_probabilities(p, text):
     assert probability(p) == text
