@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from ablate.errors import UserError
 from ablate.sweep.execution import Event, Executor, Recorder, Spec
 from ablate.sweep.ledger import Ledger
-from ablate.sweep.records import BROKEN, TrialRecord
+from ablate.sweep.records import BROKEN, FINISHED
 
 Stale = Literal["rerun", "keep", "abort"]
 
 
-CodeOf = Callable[[dict[str, Any]], str | None]
-
 AGAIN = BROKEN | {"missing", "running", "stale"}
-
-
-def code_of(config: dict[str, Any]) -> str | None:
-    """Return the fingerprint of today's code for a trial's configuration."""
-    from ablate.trial.fingerprint import fingerprint
-
-    return fingerprint(config)
 
 
 class Planned(Protocol):
@@ -43,7 +34,6 @@ def run_plan(
     on_event: Callable[[Event], None] = lambda event: None,
     stale: Stale = "rerun",
     max_trials: int | None = None,
-    code: CodeOf = code_of,
 ) -> dict[str, int]:
     """Execute the trials of `plan` that have no result yet; return the ledger's counts.
 
@@ -57,7 +47,6 @@ def run_plan(
         on_event: told of every message once it is in the ledger.
         stale: what to do with results that other code made: run them again, keep them, or raise.
         max_trials: run at most this many now.
-        code: gives the code fingerprint of a configuration; None for not known.
 
     Raises:
         UserError: a living process drives the study, or results are stale and `stale` is abort.
@@ -72,8 +61,7 @@ def run_plan(
         specs = plan.trials()
         ledger.save_plan(plan.to_json())
         ledger.add_trials(specs)
-        todo = missing_trials(specs, ledger, stale, code)
-        if todo := todo if max_trials is None else todo[:max_trials]:
+        if todo := missing_trials(specs, ledger, stale)[:max_trials]:
             executor.run(todo, recorder)
     except KeyboardInterrupt:
         recorder.lose_running("interrupted")
@@ -84,7 +72,7 @@ def run_plan(
     return ledger.counts()
 
 
-def missing_trials(specs: list[Spec], ledger: Ledger, stale: Stale, code: CodeOf) -> list[Spec]:
+def missing_trials(specs: list[Spec], ledger: Ledger, stale: Stale = "rerun") -> list[Spec]:
     """Return the specs that have to run: no result, a broken one, or a stale one by `stale`.
 
     The ledger learns which results are stale; kept ones stand, listed under ``kept_stale``.
@@ -92,8 +80,7 @@ def missing_trials(specs: list[Spec], ledger: Ledger, stale: Stale, code: CodeOf
     Raises:
         UserError: there are stale results and `stale` is ``abort``.
     """
-    records = {record.trial_id: record for record in ledger.trials()}
-    old = stale_trials(specs, records, code)
+    old = stale_trials(ledger)
     if old and stale == "abort":
         raise UserError(
             f"{len(old)} finished trials were made by other code than today's, "
@@ -105,18 +92,15 @@ def missing_trials(specs: list[Spec], ledger: Ledger, stale: Stale, code: CodeOf
     return [spec for spec in specs if spec["id"] in again]
 
 
-def stale_trials(
-    specs: list[Spec], records: Mapping[str, TrialRecord], code: CodeOf = code_of
-) -> list[str]:
-    """Return the ids of finished trials whose code fingerprint is not that of today's code."""
-    today: dict[str, str | None] = {}
-    old = []
-    for spec in specs:
-        record = records.get(spec["id"])
-        if record is None or record.fingerprint is None or record.state in AGAIN - {"stale"}:
-            continue
-        if spec["cell"] not in today:
-            today[spec["cell"]] = code(spec["config"])
-        if today[spec["cell"]] not in (None, record.fingerprint):
-            old.append(spec["id"])
-    return old
+def stale_trials(ledger: Ledger) -> list[str]:
+    """Return the planned trials with a result whose code is not that of the ledger's plan."""
+    plan = ledger.plan() or {"cells": []}
+    today = {cell["id"]: cell.get("fingerprint") for cell in plan["cells"]}
+    return [
+        record.trial_id
+        for record in ledger.trials()
+        if record.in_plan
+        and record.state in FINISHED | {"stale"}
+        and record.fingerprint is not None
+        and today.get(record.cell_id) not in (None, record.fingerprint)
+    ]

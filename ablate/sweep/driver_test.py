@@ -18,7 +18,6 @@ from ablate.sweep.fake_study import (
     FakePlan,
     end_message,
     fake_trial,
-    no_code,
     scripted_trial,
     start_message,
 )
@@ -42,13 +41,8 @@ def drive(ledger: Ledger, run=fake_trial, plan=PLAN, **settings) -> tuple[dict[s
         if event.kind == "begin":
             begun.append(event.trial_id)
 
-    counts = run_plan(
-        plan,
-        ledger,
-        executor=InlineExecutor(run),
-        on_event=note,
-        **{"code": no_code, **settings},
-    )
+    executor = InlineExecutor(run)
+    counts = run_plan(plan, ledger, executor=executor, on_event=note, **settings)
     return {state: n for state, n in counts.items() if n}, begun
 
 
@@ -118,20 +112,17 @@ def test_interrupted_means_resumable(ledger: Ledger) -> None:
 
 def test_results_of_other_code_are_run_again_kept_or_refused(ledger: Ledger) -> None:
     plan = FakePlan(cells=2, seeds=2)
-
-    def edited(config: dict) -> str:
-        return "f1" if config["model"]["level"] == 1 else "f0"
-
-    drive(ledger, plan=plan, code=lambda config: "f0")
+    edited = FakePlan(cells=2, seeds=2, code=("f0", "f1"))
+    drive(ledger, plan=plan)
     with pytest.raises(UserError, match="2 finished trials were made by other code"):
-        drive(ledger, plan=plan, code=edited, stale="abort")
-    counts, begun = drive(ledger, plan=plan, code=edited, stale="keep")
+        drive(ledger, plan=edited, stale="abort")
+    counts, begun = drive(ledger, plan=edited, stale="keep")
     assert (counts, begun) == ({"done": 4}, [])
     assert ledger.get("kept_stale") == ["c1-s0", "c1-s1"]
-    counts, begun = drive(ledger, plan=plan, code=edited, max_trials=1)
+    counts, begun = drive(ledger, plan=edited, max_trials=1)
     assert (counts, begun) == ({"done": 3, "stale": 1}, ["c1-s0"])
     assert ledger.get("kept_stale") == []
-    assert drive(ledger, plan=plan, code=lambda config: "f0", max_trials=0)[0] == {"done": 4}
+    assert drive(ledger, plan=plan, max_trials=0)[0] == {"done": 4}
 
 
 def test_events_come_after_the_ledger_knows(ledger: Ledger) -> None:
@@ -141,7 +132,7 @@ def test_events_come_after_the_ledger_knows(ledger: Ledger) -> None:
         seen.append((event.kind, ledger.trial(event.trial_id).state))
 
     plan = FakePlan(cells=1, seeds=1)
-    run_plan(plan, ledger, executor=InlineExecutor(fake_trial), on_event=note, code=no_code)
+    run_plan(plan, ledger, executor=InlineExecutor(fake_trial), on_event=note)
     kinds = ["begin", "start", "row", "row"]
     assert seen == [*((kind, "running") for kind in kinds), ("end", "done")]
 
@@ -149,7 +140,7 @@ def test_events_come_after_the_ledger_knows(ledger: Ledger) -> None:
 DRIVER = """
 import sys, time
 from ablate.sweep.driver import run_plan
-from ablate.sweep.fake_study import FakePlan, fake_trial, no_code
+from ablate.sweep.fake_study import FakePlan, fake_trial
 from ablate.sweep.inline import InlineExecutor
 from ablate.sweep.ledger import Ledger
 
@@ -161,7 +152,7 @@ def slow(spec, report):
     time.sleep(0.02)
 
 with Ledger.open(sys.argv[1]) as ledger:
-    run_plan(FakePlan(), ledger, executor=InlineExecutor(slow), code=no_code)
+    run_plan(FakePlan(), ledger, executor=InlineExecutor(slow))
 """
 
 

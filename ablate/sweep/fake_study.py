@@ -17,12 +17,23 @@ FAKE_ENV = "ABLATE_FAKE"
 
 @dataclass(frozen=True)
 class FakePlan:
-    """`cells` cells, named after levels of the axis ``memory``, times `seeds` seeds."""
+    """`cells` cells, named after levels of the axis ``memory``, times `seeds` seeds.
+
+    Args:
+        cells: how many.
+        seeds: how many.
+        study: the name.
+        extra: stands as ``train`` in each configuration.
+        code: code fingerprint of the first cells; the others have ``f0``, as `start_message` has.
+        resources: what one trial takes.
+        warnings: those of the plan.
+    """
 
     cells: int = 4
     seeds: int = 5
     study: str = "fake"
     extra: dict[str, Any] = field(default_factory=dict)
+    code: tuple[str, ...] = ()
     resources: dict[str, float] = field(default_factory=lambda: {"cpus": 1.0, "gpus": 0.0})
     warnings: tuple[str, ...] = ()
 
@@ -68,6 +79,7 @@ class FakePlan:
             "flops_per_token": 2000.0,
             "seconds_per_trial": 0.1,
             "config": self._config(cell),
+            "fingerprint": self.code[cell] if cell < len(self.code) else "f0",
             "warnings": [],
         }
 
@@ -136,8 +148,3 @@ def end_message(state: str, summary: dict[str, float], error: str | None = None)
         "traceback": trace,
         "summary": summary,
     }
-
-
-def no_code(config: dict[str, Any]) -> str | None:
-    """Stand in for the code fingerprint: fake trials are made by no code."""
-    return None

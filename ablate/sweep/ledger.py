@@ -185,18 +185,23 @@ class Ledger(Store):
         state = message["state"]
         if state not in ENDS:
             raise ValueError(f"end state {state!r} is none of {', '.join(sorted(ENDS))}")
+        key = (trial_id, attempt)
         with self._write():
+            query = "SELECT info FROM attempts WHERE trial_id = ? AND attempt = ?"
+            info = json.loads(self._db.execute(query, key).fetchone()[0])
+            if message.get("warnings"):
+                info["warnings"] = message["warnings"]
             self._db.execute(
-                "UPDATE attempts SET state = ?, ended = ?, error = ?, traceback = ?, summary = ?"
-                " WHERE trial_id = ? AND attempt = ?",
+                "UPDATE attempts SET state = ?, ended = ?, error = ?, traceback = ?, summary = ?,"
+                " info = ? WHERE trial_id = ? AND attempt = ?",
                 (
                     state,
                     time.time(),
                     message.get("error"),
                     message.get("traceback"),
                     dump(message.get("summary") or {}),
-                    trial_id,
-                    attempt,
+                    dump(info),
+                    *key,
                 ),
             )
 

@@ -17,7 +17,6 @@ from ablate.sweep.fake_study import (
     FAKE_ENV,
     FakePlan,
     end_message,
-    no_code,
     row_message,
     scripted_trial,
     start_message,
@@ -63,7 +62,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def run(ledger: Ledger, plan: FakePlan = PLAN, trial=scripted_trial, **settings: Any) -> None:
-    run_plan(plan, ledger, executor=InlineExecutor(trial), code=no_code, **settings)
+    run_plan(plan, ledger, executor=InlineExecutor(trial), **settings)
 
 
 def runs_by_name(uri: str) -> dict[str, Any]:
