@@ -57,7 +57,8 @@ def _figure(
                 y=[row.summary.mean],
                 mode="markers",
                 marker={"size": 10, "color": colour, "symbol": "square" if reference else "circle"},
-                hovertemplate="<br>".join(hover) + "<extra></extra>",
+                hoverinfo="text",
+                hovertext="<br>".join(hover),
                 showlegend=False,
             )
         )

@@ -103,7 +103,6 @@ def _references(figure: go.Figure, results: StudyResults, bands: Mapping[str, Ba
 
 def _draw(figure: go.Figure, found: Band, row: Row, look: tuple[str, str], panel: int) -> None:
     colour, dash = look
-    name = safe(row.cell.label)
     place = {"row": panel, "col": 1}
     if found.n > 1:
         outline = go.Scatter(
@@ -123,10 +122,10 @@ def _draw(figure: go.Figure, found: Band, row: Row, look: tuple[str, str], panel
         y=found.mean,
         mode="lines",
         line={"color": colour, "dash": dash, "width": 2.4 if row.reference is None else 1.8},
-        name=name,
+        name=safe(row.cell.label),
         legendgroup=row.cell.id,
         showlegend=panel == 1,
-        hovertemplate=f"<b>{name}</b><br>%{{x:.3s}} tokens<br>%{{y:.4f}}<extra></extra>",
+        hovertemplate="<b>%{fullData.name}</b><br>%{x:.3s} tokens<br>%{y:.4f}<extra></extra>",
     )
     figure.add_trace(line, **place)
 

@@ -130,7 +130,8 @@ def _trace(
             "color": colour,
             "line": {"width": 2, "color": colour},
         },
-        hovertemplate=[_hover(row, effect, results, decimals) for _, row, effect in chosen],
+        hoverinfo="text",
+        hovertext=[_hover(row, effect, results, decimals) for _, row, effect in chosen],
     )
 
 
@@ -142,7 +143,7 @@ def _hover(row: Row, effect: PairedEffect, results: StudyResults, decimals: int)
         f"{difference} {bounds} {safe(measure_words(results.primary))}",
         f"p = {probability(effect.p)}, after Holm {probability(row.p_holm)}, n = {effect.n}",
     ]
-    return "<br>".join(lines) + "<extra></extra>"
+    return "<br>".join(lines)
 
 
 def _single_seeds(

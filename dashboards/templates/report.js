@@ -44,10 +44,13 @@
     }
   }
 
-  const onScreen = () => draw(scheme.matches, null);
-  onScreen();
-  scheme.addEventListener("change", onScreen);
-  narrow.addEventListener("change", onScreen);
-  window.addEventListener("beforeprint", () => draw(false, (chart) => (chart.closest(".panels") ? 215 : 680)));
-  window.addEventListener("afterprint", onScreen);
+  // Paper is light and as wide as A4, whatever the screen is.
+  const onPaper = (chart) => (chart.closest(".panels") ? 205 : 670);
+  let printing = false;
+  const redraw = () => draw(!printing && scheme.matches, printing ? onPaper : null);
+  redraw();
+  scheme.addEventListener("change", redraw);
+  narrow.addEventListener("change", redraw);
+  window.addEventListener("beforeprint", () => { printing = true; redraw(); });
+  window.addEventListener("afterprint", () => { printing = false; redraw(); });
 })();

@@ -1,0 +1,194 @@
+"""The page: complete, alone, safe, the same twice, honest when there is little to say."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from ablate.analysis.example_study import example_study
+from ablate.analysis.frame import Cell, Trial
+from ablate.dashboards.report import html_report, report_text, write_report
+from ablate.errors import UserError
+
+BROKEN = {("window=1", 0): "diverged", ("memory=matrix", 2): "failed"}
+EVIL = "<script>alert(1)</script>"
+CHROMIUM = shutil.which("chromium")
+
+
+class Page(HTMLParser):
+    """Elements, the text outside of scripts and styles, and everything that would be fetched."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.links, self.parts, self.inside = [], [], [], []
+        self.feed(html)
+        self.close()
+        self.text = re.sub(r"\s+", " ", "".join(self.parts))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href", "srcset")]
+        if tag in ("script", "style"):
+            self.inside.append(tag)
+
+    def handle_endtag(self, tag):
+        if self.inside and self.inside[-1] == tag:
+            self.inside.pop()
+
+    def handle_data(self, data):
+        if not self.inside:
+            self.parts.append(data)
+
+
+def test_the_page_says_everything_and_fetches_nothing(tmp_path):
+    results = example_study(states=BROKEN)
+    path = write_report(results, tmp_path / "reports" / "report.html")
+    assert path.stat().st_size <= 5_000_000
+    page = Page(path.read_text(encoding="utf-8"))
+    assert page.links == []
+    assert page.tags.count("script") == 4
+    assert results.question in page.text
+    for cell in results.cells:
+        assert cell.label in page.text
+    for piece in (
+        "None of the 8 comparisons is significant",
+        "smallest p-value that can be reached is 0.25",
+        "25 done 1 failed 1 diverged",
+        "mlp → matrix",
+        "n/a",
+        "mat1 and mat2 shapes cannot be multiplied",
+        "bigram 3.480",
+        "data_hash",
+        "ablate run atlas-components",
+    ):
+        assert piece in page.text
+
+
+def test_the_same_results_give_the_same_bytes():
+    first = html_report(example_study(states=BROKEN))
+    assert first == html_report(example_study(states=BROKEN))
+
+
+def test_names_never_become_markup():
+    results = example_study(study=EVIL, states=BROKEN)
+    cells = [
+        dataclasses.replace(c, label=f"{EVIL}{c.label}", warnings=(EVIL,)) for c in results.cells
+    ]
+    trials = [
+        dataclasses.replace(t, error=EVIL, traceback=EVIL, info={EVIL: EVIL})
+        for t in results.trials
+    ]
+    results = dataclasses.replace(
+        results,
+        cells=tuple(cells),
+        trials=tuple(trials),
+        question=EVIL,
+        warnings=(EVIL,),
+        task_args={EVIL: EVIL},
+    )  # fmt: skip
+    page = Page(html_report(results))
+    assert page.tags.count("script") == 4
+    assert page.text.count(EVIL) > 20
+
+
+def test_one_seed_opens_and_is_honest():
+    page = Page(html_report(example_study(seeds=1)))
+    assert "No difference can be tested" in page.text
+    assert "With one seed there is no interval and no p-value" in page.text
+
+
+def test_nothing_finished_opens_and_is_honest():
+    labels = [cell.label for cell in example_study().cells]
+    states = {(label, seed): "missing" for label in labels for seed in range(3)}
+    page = Page(html_report(example_study(states=states)))
+    assert "No trial has finished yet" in page.text
+    assert "27 missing" in page.text
+    assert "No finished trial has a curve" in page.text
+    # Without a figure the page does not carry plotly either.
+    assert page.tags.count("script") == 0
+
+
+def test_a_missing_baseline_opens_and_is_honest():
+    results = example_study()
+    results = dataclasses.replace(results, cells=results.cells[1:])
+    page = Page(html_report(results))
+    assert "The baseline is not in the plan" in page.text
+    assert "3 trials in the ledger are outside the present plan" in page.text
+
+
+def test_an_empty_plan_opens():
+    results = dataclasses.replace(example_study(), cells=(), trials=(), curves={})
+    assert "nothing to conclude" in Page(html_report(results)).text
+
+
+def test_text_formats():
+    results = example_study(states=BROKEN)
+    text = report_text(results, "md")
+    assert text.startswith("# atlas-components\n")
+    assert "| newton\\_schulz.steps=1 |" in text
+    assert "1 failed" in text
+    assert report_text(results, "latex").count("\\\\\n") == 10
+    assert report_text(results, "csv").count("\n") == 10
+    with pytest.raises(UserError, match="'pdf' is no report format"):
+        report_text(results, "pdf")
+
+
+def large_study(cells, seeds):
+    """Return `cells` copies of the example's cells with `seeds` finished trials each."""
+    base = example_study(seeds=seeds)
+    made, trials, curves = [], [], {}
+    for index in range(cells):
+        model = base.cells[index % len(base.cells)]
+        cell = Cell(f"c{index}", f"cell {index}", model.axes, {}, "c0" if index else None, 1e5, 1e4)
+        made.append(cell)
+        for old in base.by_cell[model.id]:
+            trial = Trial(f"{cell.id}-s{old.seed}", cell.id, old.seed, "done", info=old.info)
+            trials.append(trial)
+            curves[trial.id] = base.curves[old.id]
+    return dataclasses.replace(
+        base, baseline="c0", cells=tuple(made), trials=tuple(trials), curves=curves
+    )
+
+
+def test_1500_finished_trials_take_seconds():
+    results = large_study(300, 5)
+    started = time.perf_counter()
+    html = html_report(results)
+    assert time.perf_counter() - started < 10
+    page = Page(html)
+    assert "1500 done" in page.text
+    assert "Only the 40 largest differences are drawn" in page.text
+    assert len(html.encode()) < 5_300_000
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on the path")
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_browser_draws_the_page(tmp_path, width, scheme):
+    from playwright.sync_api import sync_playwright
+
+    path = write_report(example_study(states=BROKEN, study=EVIL), tmp_path / "report.html")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic"]
+    problems, fetched = [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        view = {"width": width, "height": 900}
+        page = browser.new_context(viewport=view, color_scheme=scheme).new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        page.on("request", lambda request: fetched.append(request.url))
+        page.goto(path.as_uri())
+        drawn = page.locator(".chart .main-svg").count()
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        browser.close()
+    assert problems == []
+    assert fetched == [path.as_uri()]
+    assert drawn >= 5
+    assert wide <= width
+    assert paper == ("rgb(253, 253, 251)" if scheme == "light" else "rgb(20, 23, 26)")

@@ -1,0 +1,90 @@
+"""The same table in three formats, with names that try to break each of them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import re
+
+import pytest
+
+from ablate.analysis.comparisons import compare
+from ablate.analysis.example_study import example_study
+from ablate.dashboards.latex import escape
+from ablate.dashboards.tables import csv_table, latex_table, levels_table, markdown_table
+
+NASTY = "a_b|c%d&e#f$g{h}~i^j\\k<l>[0]=λ é"
+
+
+def nasty_study():
+    results = example_study(states={("window=1", 0): "diverged", ("window=4", 1): "missing"})
+    cells = tuple(
+        dataclasses.replace(cell, label=f"{NASTY} {cell.label}") for cell in results.cells
+    )
+    return dataclasses.replace(results, cells=cells, study=NASTY)
+
+
+def test_markdown_has_one_line_per_cell_and_the_same_number_of_bars():
+    lines = markdown_table(nasty_study()).splitlines()
+    assert len(lines) == 11
+    bars = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
+    assert bars == {13}
+    assert "2/3 (1 diverged)" in lines[6]
+    assert "2/3 (1 missing)" in lines[5]
+
+
+def test_markdown_numbers():
+    results = example_study()
+    row = next(row for row in compare(results).rows if row.cell.label == "window=1")
+    line = next(line for line in markdown_table(results).splitlines() if "| window=1 |" in line)
+    fields = [field.strip() for field in line.strip("|").split("|")]
+    assert fields[1] == "window: 16 → 1"
+    assert fields[2].startswith(f"{row.summary.mean:.3f} ± ")
+    assert fields[4].startswith(f"+{row.effect.difference:.3f} [")
+    assert fields[5:7] == ["0.25", "1.00"]
+
+
+def test_conditional_factors_are_not_applicable():
+    line = next(line for line in levels_table(example_study()).splitlines() if "=gd" in line)
+    assert line.endswith("| gd | n/a |")
+
+
+def test_csv_comes_back_as_it_was():
+    results = nasty_study()
+    rows = list(csv.DictReader(io.StringIO(csv_table(results))))
+    assert [row["label"] for row in rows] == [cell.label for cell in results.cells]
+    for found, row in zip(rows, compare(results).rows, strict=True):
+        assert float(found["mean"]) == row.summary.mean
+        assert int(found["n"]) == row.summary.n
+        difference = row.effect.difference if row.effect else None
+        assert found["difference"] == ("" if difference is None else repr(difference))
+    assert rows[0]["difference"] == ""
+    assert rows[6]["newton_schulz.steps"] == "n/a"
+    assert (rows[4]["diverged"], rows[3]["missing"], rows[0]["diverged"]) == ("1", "1", "0")
+
+
+def test_latex_escapes_every_special_letter():
+    assert escape("_%&#${}") == r"\_\%\&\#\$\{\}"
+    assert escape("\\^~") == r"\textbackslash{}\textasciicircum{}\textasciitilde{}"
+    assert escape("λ é 語") == r"\ensuremath{\lambda} é [U+8A9E]"
+
+
+def test_latex_is_balanced_and_has_equal_rows():
+    text = latex_table(nasty_study())
+    bare = re.sub(r"\\[\\{}%&#$_]", "", text)
+    assert bare.count("{") == bare.count("}")
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 10
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {11}
+    specials = re.findall(r"(?<!\\)[#%_~^]", text.split("\n", 1)[1])
+    assert specials == []
+
+
+@pytest.mark.parametrize("table", [markdown_table, latex_table, csv_table])
+def test_a_study_without_any_result_is_still_a_table(table):
+    results = example_study(
+        states={(c.label, 0): "missing" for c in example_study().cells}, seeds=1
+    )
+    assert table(results).count("baseline") >= 1
+    assert "nan" not in table(results)
