@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -36,7 +37,7 @@ def make_pairs(
     x = _gaussian(stream, "inputs", length, dim)
     if target == "low_rank":
         left, right = _gaussian(stream, "left", dim, rank), _gaussian(stream, "right", rank, dim)
-        return x, x @ (left @ right / (dim * rank) ** 0.5).T
+        return x, x @ (left @ right / math.sqrt(dim * rank)).T
     if target == "mlp":
         return x, _mlp(x, stream)
     q, k, v = (x @ _weight(stream, name, dim).T for name in ("query", "key", "value"))
@@ -63,11 +64,12 @@ def attend(
 def _mlp(x: Tensor, stream: Stream) -> Tensor:
     """One hidden layer as wide as the input: W2 gelu(W1 x)."""
     dim = x.shape[1]
-    return gelu(x @ _weight(stream, "hidden", dim).T) @ _weight(stream, "output", dim).T
+    hidden: Tensor = gelu(x @ _weight(stream, "hidden", dim).T)
+    return hidden @ _weight(stream, "output", dim).T
 
 
 def _weight(stream: Stream, name: str, dim: int) -> Tensor:
-    return _gaussian(stream, name, dim, dim) / dim**0.5
+    return _gaussian(stream, name, dim, dim) / math.sqrt(dim)
 
 
 def _gaussian(stream: Stream, name: str, rows: int, columns: int) -> Tensor:
