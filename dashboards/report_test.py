@@ -6,12 +6,15 @@ import dataclasses
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from ablate.analysis.example_study import example_study
-from ablate.analysis.frame import Cell, Trial
+from ablate.analysis.frame import Cell, Curve, StudyResults, Trial
 from ablate.dashboards.report import html_report, report_text, write_report
 from ablate.errors import UserError
 
@@ -23,29 +26,32 @@ CHROMIUM = shutil.which("chromium")
 class Page(HTMLParser):
     """Elements, the text outside of scripts and styles, and everything that would be fetched."""
 
-    def __init__(self, html):
+    def __init__(self, html: str) -> None:
         super().__init__()
-        self.tags, self.links, self.parts, self.inside = [], [], [], []
+        self.tags: list[str] = []
+        self.links: list[str | None] = []
+        self.parts: list[str] = []
+        self.inside: list[str] = []
         self.feed(html)
         self.close()
         self.text = re.sub(r"\s+", " ", "".join(self.parts))
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.links += [value for name, value in attrs if name in ("src", "href", "srcset")]
         if tag in ("script", "style"):
             self.inside.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         if self.inside and self.inside[-1] == tag:
             self.inside.pop()
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         if not self.inside:
             self.parts.append(data)
 
 
-def test_the_page_says_everything_and_fetches_nothing(tmp_path):
+def test_the_page_says_everything_and_fetches_nothing(tmp_path: Path) -> None:
     results = example_study(states=BROKEN)
     path = write_report(results, tmp_path / "reports" / "report.html")
     assert path.stat().st_size <= 5_000_000
@@ -69,12 +75,12 @@ def test_the_page_says_everything_and_fetches_nothing(tmp_path):
         assert piece in page.text
 
 
-def test_the_same_results_give_the_same_bytes():
+def test_the_same_results_give_the_same_bytes() -> None:
     first = html_report(example_study(states=BROKEN))
     assert first == html_report(example_study(states=BROKEN))
 
 
-def test_names_never_become_markup():
+def test_names_never_become_markup() -> None:
     results = example_study(study=EVIL, states=BROKEN)
     cells = [
         dataclasses.replace(c, label=f"{EVIL}{c.label}", warnings=(EVIL,)) for c in results.cells
@@ -96,13 +102,13 @@ def test_names_never_become_markup():
     assert page.text.count(EVIL) > 20
 
 
-def test_one_seed_opens_and_is_honest():
+def test_one_seed_opens_and_is_honest() -> None:
     page = Page(html_report(example_study(seeds=1)))
     assert "No difference can be tested" in page.text
     assert "With one seed there is no interval and no p-value" in page.text
 
 
-def test_nothing_finished_opens_and_is_honest():
+def test_nothing_finished_opens_and_is_honest() -> None:
     labels = [cell.label for cell in example_study().cells]
     states = {(label, seed): "missing" for label in labels for seed in range(3)}
     page = Page(html_report(example_study(states=states)))
@@ -113,7 +119,7 @@ def test_nothing_finished_opens_and_is_honest():
     assert page.tags.count("script") == 0
 
 
-def test_a_missing_baseline_opens_and_is_honest():
+def test_a_missing_baseline_opens_and_is_honest() -> None:
     results = example_study()
     results = dataclasses.replace(results, cells=results.cells[1:])
     page = Page(html_report(results))
@@ -121,12 +127,12 @@ def test_a_missing_baseline_opens_and_is_honest():
     assert "3 trials in the ledger are outside the present plan" in page.text
 
 
-def test_an_empty_plan_opens():
+def test_an_empty_plan_opens() -> None:
     results = dataclasses.replace(example_study(), cells=(), trials=(), curves={})
     assert "nothing to conclude" in Page(html_report(results)).text
 
 
-def test_text_formats():
+def test_text_formats() -> None:
     results = example_study(states=BROKEN)
     text = report_text(results, "md")
     assert text.startswith("# atlas-components\n")
@@ -138,10 +144,12 @@ def test_text_formats():
         report_text(results, "pdf")
 
 
-def large_study(cells, seeds):
+def large_study(cells: int, seeds: int) -> StudyResults:
     """Return `cells` copies of the example's cells with `seeds` finished trials each."""
     base = example_study(seeds=seeds)
-    made, trials, curves = [], [], {}
+    made: list[Cell] = []
+    trials: list[Trial] = []
+    curves: dict[str, Mapping[str, Curve]] = {}
     for index in range(cells):
         model = base.cells[index % len(base.cells)]
         cell = Cell(f"c{index}", f"cell {index}", model.axes, {}, "c0" if index else None, 1e5, 1e4)
@@ -155,7 +163,7 @@ def large_study(cells, seeds):
     )
 
 
-def test_1500_finished_trials_take_seconds():
+def test_1500_finished_trials_take_seconds() -> None:
     results = large_study(300, 5)
     started = time.perf_counter()
     html = html_report(results)
@@ -168,16 +176,20 @@ def test_1500_finished_trials_take_seconds():
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on the path")
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_a_browser_draws_the_page(tmp_path, width, scheme):
+def test_a_browser_draws_the_page(
+    tmp_path: Path, width: int, scheme: Literal["light", "dark"]
+) -> None:
     from playwright.sync_api import sync_playwright
 
     path = write_report(example_study(states=BROKEN, study=EVIL), tmp_path / "report.html")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic"]
-    problems, fetched = [], []
+    problems: list[str] = []
+    fetched: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        view = {"width": width, "height": 900}
-        page = browser.new_context(viewport=view, color_scheme=scheme).new_page()
+        page = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme
+        ).new_page()
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))

@@ -6,18 +6,20 @@ import csv
 import dataclasses
 import io
 import re
+from collections.abc import Callable
 
 import pytest
 
 from ablate.analysis.comparisons import compare
 from ablate.analysis.example_study import example_study
+from ablate.analysis.frame import StudyResults
 from ablate.dashboards.latex import escape
 from ablate.dashboards.tables import csv_table, latex_table, levels_table, markdown_table
 
 NASTY = "a_b|c%d&e#f$g{h}~i^j\\k<l>[0]=λ é"
 
 
-def nasty_study():
+def nasty_study() -> StudyResults:
     results = example_study(states={("window=1", 0): "diverged", ("window=4", 1): "missing"})
     cells = tuple(
         dataclasses.replace(cell, label=f"{NASTY} {cell.label}") for cell in results.cells
@@ -25,7 +27,7 @@ def nasty_study():
     return dataclasses.replace(results, cells=cells, study=NASTY)
 
 
-def test_markdown_has_one_line_per_cell_and_the_same_number_of_bars():
+def test_markdown_has_one_line_per_cell_and_the_same_number_of_bars() -> None:
     lines = markdown_table(nasty_study()).splitlines()
     assert len(lines) == 11
     bars = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
@@ -34,9 +36,10 @@ def test_markdown_has_one_line_per_cell_and_the_same_number_of_bars():
     assert "2/3 (1 missing)" in lines[5]
 
 
-def test_markdown_numbers():
+def test_markdown_numbers() -> None:
     results = example_study()
     row = next(row for row in compare(results).rows if row.cell.label == "window=1")
+    assert row.effect is not None
     line = next(line for line in markdown_table(results).splitlines() if "| window=1 |" in line)
     fields = [field.strip() for field in line.strip("|").split("|")]
     assert fields[1] == "window: 16 → 1"
@@ -45,12 +48,12 @@ def test_markdown_numbers():
     assert fields[5:7] == ["0.25", "1.00"]
 
 
-def test_conditional_factors_are_not_applicable():
+def test_conditional_factors_are_not_applicable() -> None:
     line = next(line for line in levels_table(example_study()).splitlines() if "=gd" in line)
     assert line.endswith("| gd | n/a |")
 
 
-def test_csv_comes_back_as_it_was():
+def test_csv_comes_back_as_it_was() -> None:
     results = nasty_study()
     rows = list(csv.DictReader(io.StringIO(csv_table(results))))
     assert [row["label"] for row in rows] == [cell.label for cell in results.cells]
@@ -64,13 +67,13 @@ def test_csv_comes_back_as_it_was():
     assert (rows[4]["diverged"], rows[3]["missing"], rows[0]["diverged"]) == ("1", "1", "0")
 
 
-def test_latex_escapes_every_special_letter():
+def test_latex_escapes_every_special_letter() -> None:
     assert escape("_%&#${}") == r"\_\%\&\#\$\{\}"
     assert escape("\\^~") == r"\textbackslash{}\textasciicircum{}\textasciitilde{}"
     assert escape("λ é 語") == r"\ensuremath{\lambda} é [U+8A9E]"
 
 
-def test_latex_is_balanced_and_has_equal_rows():
+def test_latex_is_balanced_and_has_equal_rows() -> None:
     text = latex_table(nasty_study())
     bare = re.sub(r"\\[\\{}%&#$_]", "", text)
     assert bare.count("{") == bare.count("}")
@@ -82,7 +85,7 @@ def test_latex_is_balanced_and_has_equal_rows():
 
 
 @pytest.mark.parametrize("table", [markdown_table, latex_table, csv_table])
-def test_a_study_without_any_result_is_still_a_table(table):
+def test_a_study_without_any_result_is_still_a_table(table: Callable[[StudyResults], str]) -> None:
     results = example_study(
         states={(c.label, 0): "missing" for c in example_study().cells}, seeds=1
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from ablate.analysis.frame import Curve, curves_of, load_results
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import MetricRow
 
-PLAN = {
+PLAN: dict[str, Any] = {
     "schema": 1,
     "study": "tiny",
     "file": "tiny.yaml",
@@ -50,11 +53,11 @@ PLAN = {
 }
 
 
-def spec(cell, seed):
+def spec(cell: str, seed: int) -> dict[str, Any]:
     return {"id": f"{cell}-s{seed}", "cell": cell, "seed": seed, "config": {"train": {"lr": 0.1}}}
 
 
-def play(ledger, trial, losses, state="done"):
+def play(ledger: Ledger, trial: str, losses: list[float], state: str = "done") -> None:
     attempt = ledger.begin(trial)
     info = {"parameters": 99, "unigram_loss": 4.0}
     ledger.record(trial, attempt, {"kind": "start", "host": "h", "device": "cpu", "info": info})
@@ -66,14 +69,14 @@ def play(ledger, trial, losses, state="done"):
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
     with Ledger.open(tmp_path / "ledger.sqlite") as opened:
         opened.save_plan(PLAN)
         opened.add_trials([spec("old", 0), *(spec(c, s) for c in ("aa", "bb") for s in (0, 1))])
         yield opened
 
 
-def test_values_are_the_last_finite_rows_of_done_trials(ledger):
+def test_values_are_the_last_finite_rows_of_done_trials(ledger: Ledger) -> None:
     play(ledger, "aa-s0", [5.0, 3.0, 2.0])
     play(ledger, "aa-s1", [5.0, 2.2, math.nan])
     play(ledger, "bb-s0", [5.0, 2.5, 2.4])
@@ -88,11 +91,12 @@ def test_values_are_the_last_finite_rows_of_done_trials(ledger):
     assert (results.study, results.task, results.task_args) == ("tiny", "language", {"tokens": 100})
     row = compare(results).rows[1]
     assert row.parameters == 99
+    assert row.effect is not None
     assert row.effect.n == 1
     assert row.cell.changed == {"window": (4, 1)}
 
 
-def test_planned_trials_that_were_never_added_are_missing(tmp_path):
+def test_planned_trials_that_were_never_added_are_missing(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.save_plan(PLAN)
         results = load_results(ledger)
@@ -100,7 +104,7 @@ def test_planned_trials_that_were_never_added_are_missing(tmp_path):
     assert results.values == {"aa": {}, "bb": {}}
 
 
-def test_a_new_attempt_replaces_the_old_one(ledger):
+def test_a_new_attempt_replaces_the_old_one(ledger: Ledger) -> None:
     play(ledger, "aa-s0", [5.0, 9.0, 9.0], state="failed")
     play(ledger, "aa-s0", [5.0, 2.0])
     results = load_results(ledger)
@@ -108,7 +112,7 @@ def test_a_new_attempt_replaces_the_old_one(ledger):
     assert results.by_cell["aa"][0].attempt == 2
 
 
-def test_a_ledger_without_a_plan_is_refused(tmp_path):
+def test_a_ledger_without_a_plan_is_refused(tmp_path: Path) -> None:
     with (
         Ledger.open(tmp_path / "ledger.sqlite") as ledger,
         pytest.raises(ValueError, match="holds no plan"),
@@ -116,14 +120,14 @@ def test_a_ledger_without_a_plan_is_refused(tmp_path):
         load_results(ledger)
 
 
-def test_curves_are_sorted_by_tokens():
+def test_curves_are_sorted_by_tokens() -> None:
     rows = [MetricRow(2, 20, 1.0, "a", 1.0), MetricRow(1, 10, 1.0, "a", 2.0)]
     curve = curves_of(rows)["a"]
     assert curve.tokens.tolist() == [10, 20]
     assert curve.values.tolist() == [2.0, 1.0]
 
 
-def test_a_measure_taken_once_borrows_the_curve_of_its_namesake():
+def test_a_measure_taken_once_borrows_the_curve_of_its_namesake() -> None:
     once, curve = (
         Curve(np.array([9.0]), np.array([1.0])),
         Curve(np.array([1.0, 9.0]), np.array([2.0, 1.0])),

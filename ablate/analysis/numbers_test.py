@@ -22,7 +22,7 @@ from ablate.analysis.numbers import (
 )
 
 
-def test_numbers_and_signs():
+def test_numbers_and_signs() -> None:
     assert number(-0.0123, 3) == "−0.012"
     assert number(-0.0001, 3) == "0.000"
     assert signed(0.0123, 3) == "+0.012"
@@ -36,11 +36,11 @@ def test_numbers_and_signs():
     ("p", "text"),
     [(0.25, "0.25"), (0.0625, "0.0625"), (0.00390625, "0.0039"), (0.0001, "< 0.001"), (1, "1.00")],
 )
-def test_probabilities(p, text):
+def test_probabilities(p: float, text: str) -> None:
     assert probability(p) == text
 
 
-def test_scaled_numbers():
+def test_scaled_numbers() -> None:
     assert [count(v) for v in (0, 950, 12_345, 167_616, 4.56e9)] == [
         "0",
         "950",
@@ -53,7 +53,7 @@ def test_scaled_numbers():
     assert [duration(v) for v in (3.21, 75, 600, 9000)] == ["3.2 s", "75 s", "10 min", "2.5 h"]
 
 
-def test_levels_and_lists():
+def test_levels_and_lists() -> None:
     assert [level(v) for v in (None, True, False, 4, 0.5, "muon")] == [
         "n/a",
         "on",
@@ -66,7 +66,7 @@ def test_levels_and_lists():
     assert listed(["a", "b", "c"]) == "a, b and c"
 
 
-def test_decimals_follow_the_width_of_the_intervals():
+def test_decimals_follow_the_width_of_the_intervals() -> None:
     assert decimals_for(compare(example_study(seeds=3, noise=0.006))) == 3
     assert decimals_for(compare(example_study(seeds=3, noise=0.6))) == 1
     assert decimals_for(compare(example_study(seeds=1))) == 3
