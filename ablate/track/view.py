@@ -136,11 +136,15 @@ class MlflowView:
         if plan is None:
             raise UserError(f"the ledger {ledger.path} has no plan yet: run the study first.")
         self.prepare(plan)
+        return self.sync(ledger, files)
+
+    def sync(self, ledger: Ledger, files: Sequence[Path] = ()) -> int:
+        """Do what `push` does, in a store that is prepared."""
         records = ledger.trials()
         written = 0
         try:
             for record in records:
-                if record.state in STATUS:
+                if record.state in STATUS and not self._settled(record):
                     written += self.push_trial(record, ledger.rows(record.trial_id))
         finally:
             self.save_state(ledger)
@@ -163,6 +167,12 @@ class MlflowView:
             "trials": trials,
         }
         ledger.set("tracker_state", state)
+
+    def _settled(self, record: TrialRecord) -> bool:
+        """Tell whether the store has this attempt of the trial, and no other."""
+        known = self._runs.get(record.trial_id, [])
+        whole = [run for run in known if run.complete and run.attempt == record.attempt]
+        return bool(whole) and all(run in whole for run in known if run.active)
 
     def _make_parent(self) -> str:
         study = self._plan["study"]

@@ -1,0 +1,5 @@
+"""Run the command line as ``python -m ablate``."""
+
+from ablate.cli import main
+
+main()

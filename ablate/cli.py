@@ -1,0 +1,281 @@
+"""The command line: what can be typed. What each command does stands in `ablate.commands`.
+
+Exit codes: 0 done, 1 trials or the tracker failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ablate.commands import complete
+from ablate.commands.terminal import guarded
+from ablate.telemetry import set_defaults
+
+app = typer.Typer(
+    help="Ablation studies of neural-memory sequence models: declare, run, compare.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+track = typer.Typer(help="The MLflow view of a study.", no_args_is_help=True)
+app.add_typer(track, name="track")
+
+
+class ExecutorName(StrEnum):
+    """Where trials run."""
+
+    ray = "ray"
+    inline = "inline"
+
+
+class StaleChoice(StrEnum):
+    """What to do with results that other code made."""
+
+    rerun = "rerun"
+    keep = "keep"
+    abort = "abort"
+
+
+class Format(StrEnum):
+    """Formats of a report."""
+
+    html = "html"
+    md = "md"
+    latex = "latex"
+    csv = "csv"
+
+
+Study = Annotated[
+    str,
+    typer.Argument(help="Name of a study, or path of its file.", autocompletion=complete.studies),
+]
+Model = Annotated[str, typer.Argument(help="Name of a preset.", autocompletion=complete.models)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the study file.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="task=NAME, task_args.NAME, train.NAME, seed, retention=none, backbone.dim=64, ...",
+        autocompletion=complete.train_settings,
+    ),
+]
+ConfigDir = Annotated[
+    list[Path] | None,
+    typer.Option(help="Folder with your own search spaces and studies; looked in first."),
+]
+Allow = Annotated[
+    list[str] | None, typer.Option(help="A package of yours that may hold components.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"ablate {version('ablate')}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Ablation studies of neural-memory sequence models: declare, run, compare."""
+    set_defaults()
+
+
+@app.command()
+@guarded
+def plan(
+    study: Study,
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    allow: Allow = None,
+    probe: Annotated[
+        bool, typer.Option(help="Train two steps of each cell, for times and no-ops.")
+    ] = True,
+    json: Json = False,
+) -> int:
+    """Show cells, costs and warnings of a study; run nothing."""
+    from ablate.commands.plan import plan_command
+
+    return plan_command(
+        study,
+        overrides or [],
+        config_dirs=config_dir or [],
+        allow=allow or [],
+        probe=probe,
+        as_json=json,
+    )
+
+
+@app.command()
+@guarded
+def run(
+    study: Study,
+    overrides: Overrides = None,
+    max_trials: Annotated[
+        int | None, typer.Option(min=0, help="Run at most this many trials now.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Show the plan, run nothing.")] = False,
+    executor: Annotated[
+        ExecutorName, typer.Option(help="ray: side by side. inline: in this process.")
+    ] = ExecutorName.ray,
+    address: Annotated[
+        str | None, typer.Option(help="A running Ray cluster; this machine alone by default.")
+    ] = None,
+    config_dir: ConfigDir = None,
+    allow: Allow = None,
+    stale: Annotated[
+        StaleChoice, typer.Option(help="Results that other code made.")
+    ] = StaleChoice.rerun,
+    take_over: Annotated[
+        bool, typer.Option(help="Take the study from an owner that is surely gone.")
+    ] = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run what is missing of a study, then write its report."""
+    from ablate.commands.run import RunOptions, run_command
+
+    options = RunOptions(
+        max_trials=max_trials,
+        dry_run=dry_run,
+        executor=executor.value,
+        address=address,
+        config_dirs=config_dir or [],
+        allow=allow or [],
+        stale=stale.value,
+        take_over=take_over,
+        quiet=quiet,
+    )
+    return run_command(study, overrides or [], options)
+
+
+@app.command()
+@guarded
+def status(study: Study, json: Json = False) -> int:
+    """Show how far a study is, and why trials failed."""
+    from ablate.commands.status import status_command
+
+    return status_command(study, as_json=json)
+
+
+@app.command()
+@guarded
+def report(
+    study: Study,
+    format: Annotated[Format, typer.Option(help="html is written to a file.")] = Format.html,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here.")] = None,
+    quiet: Quiet = False,
+) -> int:
+    """Write the report of a study from its ledger."""
+    from ablate.commands.report import report_command
+
+    return report_command(study, format=format.value, output=output, quiet=quiet)
+
+
+@app.command()
+@guarded
+def ui(
+    study: Annotated[
+        str | None,
+        typer.Argument(help="Study to point to.", autocompletion=complete.studies),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="A free one by default.")] = None,
+) -> int:
+    """Serve the MLflow pages on this machine, until Ctrl-C."""
+    from ablate.commands.track import ui_command
+
+    return ui_command(study, port=port)
+
+
+@app.command()
+@guarded
+def train(
+    model: Model,
+    settings: Settings = None,
+    config_dir: ConfigDir = None,
+    allow: Allow = None,
+    quiet: Quiet = False,
+) -> int:
+    """Train one model once, without a study."""
+    from ablate.commands.train import train_command
+
+    return train_command(
+        model, settings or [], config_dirs=config_dir or [], allow=allow or [], quiet=quiet
+    )
+
+
+@app.command()
+@guarded
+def show(
+    model: Model,
+    settings: Settings = None,
+    vocab: Annotated[int, typer.Option(min=1, help="Size of the vocabulary.")] = 256,
+    context: Annotated[int, typer.Option(min=1, help="Length of a sequence.")] = 512,
+    config_dir: ConfigDir = None,
+    allow: Allow = None,
+    json: Json = False,
+) -> int:
+    """Show what a preset is made of, and what it costs."""
+    from ablate.commands.models import show_command
+
+    return show_command(
+        model,
+        settings or [],
+        vocab=vocab,
+        context=context,
+        config_dirs=config_dir or [],
+        allow=allow or [],
+        as_json=json,
+    )
+
+
+@app.command()
+@guarded
+def components(
+    axis: Annotated[
+        str | None, typer.Argument(help="One axis.", autocompletion=complete.axes)
+    ] = None,
+    config_dir: ConfigDir = None,
+    allow: Allow = None,
+    json: Json = False,
+) -> int:
+    """List every choice there is, with its options and its source."""
+    from ablate.commands.models import components_command
+
+    return components_command(axis, config_dirs=config_dir or [], allow=allow or [], as_json=json)
+
+
+@app.command()
+@guarded
+def doctor(json: Json = False) -> int:
+    """Check this machine: versions, GPU, tracker, folders."""
+    from ablate.doctor import doctor_command
+
+    return doctor_command(as_json=json)
+
+
+@track.command()
+@guarded
+def push(study: Study, quiet: Quiet = False) -> int:
+    """Bring MLflow up to a study's ledger; twice is the same as once."""
+    from ablate.commands.track import push_command
+
+    return push_command(study, quiet=quiet)
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Run the command line; the entry point of the `ablate` program."""
+    return app(args)

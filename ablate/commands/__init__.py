@@ -1,0 +1,1 @@
+"""What each command does; `ablate.cli` only says what can be typed."""

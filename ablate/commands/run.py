@@ -1,0 +1,216 @@
+"""`ablate run`: plan a study, run what is missing, keep MLflow up to date, write the report."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ablate.analysis import numbers
+from ablate.analysis.comparisons import compare
+from ablate.analysis.frame import StudyResults
+from ablate.commands.plan import show_plan, totals
+from ablate.commands.progress import RunProgress
+from ablate.commands.report import report_path, results_of
+from ablate.commands.status import counts_line
+from ablate.commands.terminal import FAILED, INTERRUPTED, OK, console, program
+from ablate.home import ledger_path
+from ablate.sweep.driver import Stale, missing_trials, run_plan
+from ablate.sweep.execution import Event, Executor, RunTrial
+from ablate.sweep.ledger import Ledger
+from ablate.track.background import BackgroundView
+from ablate.track.tracker import TrackerError
+from ablate.track.view import MlflowView
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run; the fields are the options of the command."""
+
+    max_trials: int | None = None
+    dry_run: bool = False
+    executor: Literal["ray", "inline"] = "ray"
+    address: str | None = None
+    config_dirs: Sequence[Path] = ()
+    allow: Sequence[str] = ()
+    stale: Stale = "rerun"
+    take_over: bool = False
+    quiet: bool = False
+    trial: RunTrial | None = None
+    """What runs one trial, in place of `ablate.trial.run.run_trial`; for tests."""
+
+
+def run_command(study: str, overrides: Sequence[str], options: RunOptions) -> int:
+    """Run a study and return the exit code: 0 done, 1 trials or the tracker failed, 130 stopped."""
+    from ablate.study.plan import make_plan
+
+    out = console(quiet=options.quiet)
+    plan = make_plan(study, list(overrides), config_dirs=options.config_dirs, allow=options.allow)
+    if options.dry_run:
+        show_plan(plan, out)
+        return OK
+    return run_study(plan, options, out)
+
+
+def run_study(plan: Any, options: RunOptions, out: Console) -> int:
+    """Run a plan that is made already; the rest of `run_command`."""
+    view = MlflowView()
+    with Ledger.open(ledger_path(plan.study)) as ledger, _stopped_by_sigterm():
+        ledger.acquire_lock("ablate run", force=options.take_over)
+        ledger.mark_orphans()
+        ledger.save_plan(plan.to_json())
+        ledger.add_trials(plan.trials())
+        todo = len(missing_trials(plan.trials(), ledger, options.stale)[: options.max_trials])
+        _announce(plan, todo, out)
+        problems: list[str] = []
+
+        def tracker_failed(text: str) -> None:
+            problems.append(text)
+            out.print(f"warning: {text}; training goes on, the ledger keeps everything",
+                      style="yellow", markup=False, soft_wrap=True)  # fmt: skip
+
+        background = BackgroundView(view, ledger.path, tracker_failed)
+        stopped = False
+        try:
+            _execute(plan, ledger, todo, background, options, out)
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            background.close()
+        return _finish(plan, ledger, view, problems, stopped=stopped, out=out)
+
+
+def _execute(
+    plan: Any,
+    ledger: Ledger,
+    todo: int,
+    background: BackgroundView,
+    options: RunOptions,
+    out: Console,
+) -> None:
+    with RunProgress(plan.to_json(), todo, out) as progress:
+
+        def on_event(event: Event) -> None:
+            progress.event(event)
+            if event.kind == "end":
+                background.trial_ended(event.trial_id)
+
+        run_plan(
+            plan,
+            ledger,
+            executor=_executor(plan, options),
+            on_event=on_event,
+            stale=options.stale,
+            max_trials=options.max_trials,
+        )
+
+
+def _executor(plan: Any, options: RunOptions) -> Executor:
+    if options.executor == "inline":
+        from ablate.sweep.inline import InlineExecutor
+
+        return InlineExecutor(options.trial)
+    from ablate.sweep.ray_tune import RayTuneExecutor
+
+    return RayTuneExecutor(
+        cpus=plan.resources["cpus"],
+        gpus=plan.resources["gpus"],
+        address=options.address,
+        run=options.trial,
+    )
+
+
+def _announce(plan: Any, todo: int, out: Console) -> None:
+    out.print(f"{plan.study}: {totals(plan)}", style="bold", markup=False)
+    for warning in plan.warnings:
+        out.print(f"note: {warning}", style="yellow", markup=False)
+    if todo:
+        out.print(f"running {numbers.several(todo, 'trial')}", markup=False)
+
+
+def _finish(
+    plan: Any,
+    ledger: Ledger,
+    view: MlflowView,
+    problems: list[str],
+    *,
+    stopped: bool,
+    out: Console,
+) -> int:
+    """Write the report, bring MLflow up to date, say what there is now."""
+    from ablate.dashboards.report import write_report
+
+    counts = ledger.counts()
+    results = results_of(ledger)
+    page = write_report(results, report_path(plan.study))
+    if not problems:
+        try:
+            view.sync(ledger, [page])
+        except TrackerError as error:
+            problems.append(str(error))
+    out.print(f"{'interrupted: ' if stopped else ''}{counts_line(counts)}", style="bold")
+    out.print(means_table(results))
+    me = program()
+    out.print(f"report:    {page}", markup=False, soft_wrap=True)
+    if problems:
+        print_problem(problems[0], f"{me} track push {plan.study}", out)
+    else:
+        out.print(f"MLflow UI: {me} ui {plan.study}", markup=False, soft_wrap=True)
+    broken = counts["failed"] + counts["oom"] + counts["lost"]
+    if stopped or broken:
+        out.print("the same command again runs what is missing")
+    if stopped:
+        return INTERRUPTED
+    return FAILED if broken or problems else OK
+
+
+def print_problem(problem: str, command: str, out: Console) -> None:
+    """Say that the tracker failed and how to push later, on standard error even when quiet."""
+    print(f"error: {problem}\nNothing is lost; push later: {command}", file=sys.stderr)
+
+
+def means_table(results: StudyResults) -> Table:
+    """Return the small table that closes a run: each cell's mean, and its difference."""
+    comparisons = compare(results)
+    decimals = numbers.decimals_for(comparisons)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("cell")
+    table.add_column("seeds", justify="right")
+    table.add_column(results.primary, justify="right")
+    table.add_column("difference", justify="right")
+    table.add_column("verdict")
+    for row in comparisons.rows:
+        table.add_row(
+            escape(row.cell.label),
+            f"{row.summary.n}/{row.planned}",
+            numbers.number(row.summary.mean, decimals),
+            numbers.signed(row.effect.difference, decimals) if row.effect else "",
+            row.verdict.value,
+        )
+    return table
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let a polite kill end the run as Ctrl-C does: cleanly, and to be resumed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,147 @@
+"""`ablate status`: how far a study is, from its ledger alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ablate.analysis.numbers import several
+from ablate.commands.ledgers import open_ledger, study_name
+from ablate.commands.terminal import OK, console, print_json
+from ablate.errors import UserError
+from ablate.sweep.lock import LockHolder
+from ablate.sweep.records import BROKEN, STATES, TrialRecord
+
+_SHOWN = 10
+_TRACE_LINES = 3
+
+
+def status_command(study: str, *, as_json: bool = False) -> int:
+    """Print counts by state, in all and per cell, and why trials failed."""
+    with open_ledger(study) as ledger:
+        plan = ledger.plan()
+        if plan is None:
+            raise UserError(f"study '{study_name(study)}' has not been planned yet: run it.")
+        holder = ledger.lock_holder()
+        records = _as_seen(ledger.trials(), holder)
+        kept = ledger.get("kept_stale", [])
+        pushed = _pushed(ledger.get("tracker_state", {}))
+    status = summarise(plan, records, holder)
+    status["kept_stale"] = kept
+    status["tracker"] = pushed
+    if as_json:
+        print_json(status)
+    else:
+        _show(status, console())
+    return OK
+
+
+def summarise(
+    plan: dict[str, Any], records: list[TrialRecord], holder: LockHolder | None
+) -> dict[str, Any]:
+    """Return the status of a study as plain values: ``counts``, ``cells``, ``failures``, ..."""
+    planned = [record for record in records if record.in_plan]
+    driver = holder if holder is not None and holder.alive() else None
+    return {
+        "study": plan["study"],
+        "counts": count_states(planned),
+        "trials": len(planned),
+        "outside_plan": len(records) - len(planned),
+        "driver": driver and driver.to_json(),
+        "cells": [
+            {
+                "id": cell["id"],
+                "label": cell["label"],
+                "counts": count_states(r for r in planned if r.cell_id == cell["id"]),
+            }
+            for cell in plan["cells"]
+        ],
+        "failures": [
+            {
+                "trial": record.trial_id,
+                "cell": _label(plan, record),
+                "seed": record.seed,
+                "state": record.state,
+                "attempt": record.attempt,
+                "error": record.error,
+                "traceback": record.traceback,
+            }
+            for record in planned
+            if record.state in BROKEN | {"diverged"}
+        ],
+    }
+
+
+def count_states(records: Iterable[TrialRecord]) -> dict[str, int]:
+    """Count records by state; every state has an entry."""
+    found = Counter(record.state for record in records)
+    return {state: found[state] for state in STATES}
+
+
+def counts_line(counts: dict[str, int]) -> str:
+    """Write the states that occur: ``17 done, 3 failed``."""
+    return ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "no trials"
+
+
+def _as_seen(records: list[TrialRecord], holder: LockHolder | None) -> list[TrialRecord]:
+    """What a dead driver left running is lost, although nobody has written that down yet."""
+    if holder is None or holder.alive():
+        return records
+    reason = "the process that drove this trial is gone"
+    return [
+        replace(record, state="lost", error=reason) if record.state == "running" else record
+        for record in records
+    ]
+
+
+def _pushed(tracker_state: dict[str, Any]) -> dict[str, int]:
+    return {uri: len(state["trials"]) for uri, state in tracker_state.items()}
+
+
+def _label(plan: dict[str, Any], record: TrialRecord) -> str:
+    labels = {cell["id"]: cell["label"] for cell in plan["cells"]}
+    return str(labels.get(record.cell_id, record.cell_id))
+
+
+def _show(status: dict[str, Any], out: Console) -> None:
+    line = f"{status['study']}: {counts_line(status['counts'])} of {status['trials']}"
+    out.print(line, style="bold", markup=False)
+    if status["driver"]:
+        out.print(f"running now: {LockHolder(**status['driver']).describe()}", markup=False)
+    if status["outside_plan"]:
+        kept = several(status["outside_plan"], "trial")
+        out.print(f"{kept} kept that the last plan no longer has", style="dim")
+    if status["kept_stale"]:
+        kept = several(len(status["kept_stale"]), "result")
+        out.print(f"note: {kept} kept although the code has changed since", style="yellow")
+    out.print(_table(status["cells"]))
+    failures = status["failures"]
+    for failure in failures[:_SHOWN]:
+        out.print(
+            f"{failure['state']}: {failure['cell']} seed {failure['seed']}: {failure['error']}",
+            style="red",
+            markup=False,
+        )
+        trace = (failure["traceback"] or "").rstrip().splitlines()[-_TRACE_LINES:]
+        for text in trace:
+            out.print(f"    {text}", style="dim", markup=False)
+    if len(failures) > _SHOWN:
+        out.print(f"... and {len(failures) - _SHOWN} more; --json has all")
+
+
+def _table(cells: list[dict[str, Any]]) -> Table:
+    used = [state for state in STATES if any(cell["counts"][state] for cell in cells)]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("cell")
+    for state in used:
+        table.add_column(state, justify="right")
+    for cell in cells:
+        numbers = [str(cell["counts"][state] or "") for state in used]
+        table.add_row(escape(cell["label"]), *numbers)
+    return table

@@ -1,0 +1,136 @@
+"""`ablate track push` and `ablate ui`: the MLflow view of a study, and the page that shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import quote
+
+from ablate.commands.ledgers import open_ledger, study_name
+from ablate.commands.report import report_path
+from ablate.commands.terminal import FAILED, OK, console
+from ablate.errors import UserError
+from ablate.home import home
+from ablate.track.tracker import public_uri, sqlite_file, tracking_uri
+
+_START_SECONDS = 120
+
+
+def push_command(study: str, *, quiet: bool = False) -> int:
+    """Bring the MLflow store up to the study's ledger; twice is the same as once."""
+    from ablate.track.tracker import TrackerError
+    from ablate.track.view import MlflowView
+
+    view = MlflowView()
+    page = report_path(study_name(study))
+    with open_ledger(study, read_only=False) as ledger:
+        ledger.acquire_lock("ablate track push")
+        try:
+            written = view.push(ledger, [page] if page.is_file() else [])
+        except TrackerError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return FAILED
+    line = f"{written} runs written to {view.public_uri}"
+    console(quiet=quiet).print(line, markup=False, soft_wrap=True)
+    return OK
+
+
+def ui_command(study: str | None, *, port: int | None = None) -> int:
+    """Serve the MLflow store on this machine alone, until Ctrl-C; print the study's address."""
+    uri = tracking_uri()
+    out = console()
+    if uri.startswith(("http:", "https:")):
+        out.print(_address(uri, study), markup=False, soft_wrap=True)
+        return OK
+    if uri.startswith("sqlite:") and not sqlite_file(uri).is_file():
+        raise UserError(f"no MLflow store at {sqlite_file(uri)} yet: run a study first.")
+    port = port or _free_port()
+    base = f"http://127.0.0.1:{port}"
+    out.print(f"starting the MLflow UI for {public_uri(uri)} ...", markup=False, soft_wrap=True)
+    log = home() / "mlflow-server.log"
+    with open(log, "w") as output:
+        server = subprocess.Popen(
+            _server_command(uri, port), stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        _wait(server, base, log)
+        out.print(_address(base, study), markup=False, soft_wrap=True)
+        out.print("Ctrl-C ends it.", style="dim")
+        server.wait()
+    except KeyboardInterrupt:
+        return OK
+    finally:
+        _end(server)
+        log.unlink(missing_ok=True)
+    return FAILED
+
+
+def _server_command(uri: str, port: int) -> list[str]:
+    artifacts = (home() / "mlartifacts").as_uri()
+    return [
+        *(sys.executable, "-m", "mlflow", "server"),
+        *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        *("--backend-store-uri", uri, "--default-artifact-root", artifacts),
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(server: subprocess.Popen[bytes], base: str, log: Path) -> None:
+    """Return when the server answers.
+
+    Raises:
+        RuntimeError: it ended, or did not answer in two minutes.
+    """
+    until = time.monotonic() + _START_SECONDS
+    while time.monotonic() < until:
+        if server.poll() is not None:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise RuntimeError(f"the MLflow server ended at once: {''.join(last)}")
+        try:
+            with urllib.request.urlopen(f"{base}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError(f"the MLflow server did not answer within {_START_SECONDS} s")
+
+
+def _address(base: str, study: str | None) -> str:
+    """The page of the study's runs, or the front page if the server does not know the study."""
+    base = base.rstrip("/")
+    if study is None:
+        return base
+    name = study_name(study)
+    get = f"{base}/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}"
+    try:
+        with urllib.request.urlopen(get, timeout=5) as answer:
+            number = json.load(answer)["experiment"]["experiment_id"]
+    except urllib.error.HTTPError:
+        print(f"note: MLflow has no experiment '{name}' yet", file=sys.stderr)
+        return base
+    except OSError as error:
+        raise RuntimeError(f"the tracker {base} does not answer: {error}") from error
+    return f"{base}/#/experiments/{number}/runs"
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the server and its workers, which are a process group of their own."""
+    if server.poll() is None:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
