@@ -10,10 +10,7 @@ import plotly.graph_objects as go
 from ablate.analysis.comparisons import Comparisons
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.numbers import count, decimals_for, measure_words, number, size
-from ablate.dashboards.theme import LIGHT, axis, colours, log_axis, safe, style
-
-MOST_COLOURS = 24
-"""With more cells than colours and dashes can tell apart, all but the references are grey."""
+from ablate.dashboards.theme import LIGHT, MOST_COLOURS, axis, colours, log_axis, safe, style
 
 COSTS: dict[str, tuple[str, str, Callable[[float | None], str]]] = {
     "cost_parameters": ("parameters", "parameters", count),
@@ -39,29 +36,33 @@ def _figure(
     rows = [r for r in comparisons.rows if (costs[r.cell.id] or 0) > 0 and r.summary.n]
     if len(rows) < 2:
         return None
-    paint = colours(comparisons.rows)
-    many = len(comparisons.rows) > MOST_COLOURS
     decimals = decimals_for(comparisons)
+    many = len(comparisons.rows) > MOST_COLOURS
+    paint = colours(comparisons.rows)
     figure = go.Figure()
-    for row in rows:
-        cost, reference = costs[row.cell.id], row.cell.compared_with is None
-        colour = LIGHT["quiet"] if many and not reference else paint[row.cell.id][0]
-        hover = [
-            f"<b>{safe(row.cell.label)}</b>",
-            spelling(cost),
-            number(row.summary.mean, decimals),
-        ]
-        figure.add_trace(
-            go.Scatter(
-                x=[cost],
-                y=[row.summary.mean],
-                mode="markers",
-                marker={"size": 10, "color": colour, "symbol": "square" if reference else "circle"},
-                hoverinfo="text",
-                hovertext="<br>".join(hover),
-                showlegend=False,
-            )
+    for symbol, chosen in (
+        ("circle", [row for row in rows if row.cell.compared_with is not None]),
+        ("square", [row for row in rows if row.cell.compared_with is None]),
+    ):
+        grey = many and symbol == "circle"
+        trace = go.Scatter(
+            x=[costs[row.cell.id] for row in chosen],
+            y=[row.summary.mean for row in chosen],
+            mode="markers",
+            marker={
+                "size": 10,
+                "symbol": symbol,
+                "color": [LIGHT["quiet"] if grey else paint[row.cell.id][0] for row in chosen],
+            },
+            hoverinfo="text",
+            hovertext=[
+                f"<b>{safe(row.cell.label)}</b><br>{spelling(costs[row.cell.id])}"
+                f"<br>{number(row.summary.mean, decimals)}"
+                for row in chosen
+            ],
+            showlegend=False,
         )
+        figure.add_trace(trace)
     known = [costs[row.cell.id] for row in rows]
     return style(
         figure,

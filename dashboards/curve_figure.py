@@ -14,7 +14,7 @@ from ablate.analysis.comparisons import Comparisons, Row
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.learning_curves import Band, band, paired_band
 from ablate.analysis.numbers import count, measure_words
-from ablate.dashboards.theme import LIGHT, axis, colours, log_axis, safe, style
+from ablate.dashboards.theme import LIGHT, MOST_COLOURS, axis, colours, log_axis, safe, style
 from ablate.dashboards.theme import band as faint
 
 MOST_CURVES = 12
@@ -36,7 +36,8 @@ def drawn_curves(comparisons: Comparisons) -> list[Row]:
 def curve_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure | None:
     """Return mean curves with 95 % bands over seeds, and below them the paired differences."""
     rows = drawn_curves(comparisons)
-    paint = colours(comparisons.rows)
+    few = len(comparisons.rows) <= MOST_COLOURS
+    paint = colours(comparisons.rows if few else rows)
     bands = {row.cell.id: band(list(results.learning_curves(row.cell.id).values())) for row in rows}
     if not any(found is not None and found.tokens.size > 1 for found in bands.values()):
         return None

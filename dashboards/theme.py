@@ -48,6 +48,9 @@ SERIES = (
     ("#7f6a0a", "#cdb44a"),
     ("#b03f80", "#ec8cc2"),
 )
+MOST_COLOURS = 24
+"""Colours and dashes tell this many cells apart; larger studies colour only what they draw."""
+
 DASHES = ("solid", "dash", "dot")
 
 FONT = (

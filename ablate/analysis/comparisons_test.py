@@ -47,8 +47,9 @@ def test_three_seeds_can_never_be_significant_and_the_report_says_so() -> None:
     assert not comparisons.having(Verdict.SIGNIFICANT)
     conclusion, sentences = texts(results)
     assert conclusion.headline.startswith("None of the 8 comparisons is significant")
-    assert "smallest p-value that can be reached is 0.25" in conclusion.limits[0]
-    assert "over 8 comparisons needs 9 seeds" in conclusion.limits[0]
+    assert conclusion.limits[0].startswith("The largest difference is that of memory=matrix: +0.0")
+    assert "smallest p-value that can be reached is 0.25" in conclusion.limits[1]
+    assert "over 8 comparisons needs 9 seeds" in conclusion.limits[1]
     assert "(smallest reachable with 3 seeds: 0.25), not significant" in sentences["window=1"]
 
 

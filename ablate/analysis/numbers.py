@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from statistics import median
+from typing import TYPE_CHECKING
 
-from ablate.analysis.comparisons import Comparisons
-from ablate.analysis.frame import Scalar
+if TYPE_CHECKING:
+    from ablate.analysis.comparisons import Comparisons
+    from ablate.analysis.frame import Scalar
 
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"

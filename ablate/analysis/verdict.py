@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ablate.analysis.comparisons import Comparisons, Row, Verdict
@@ -16,6 +16,7 @@ from ablate.analysis.numbers import (
     number,
     probability,
     several,
+    signed,
 )
 
 
@@ -107,7 +108,6 @@ def _seeds(row: Row) -> str:
 
 def _headline(results: StudyResults, comparisons: Comparisons) -> str:
     compared = [row for row in comparisons.rows if row.verdict is not Verdict.REFERENCE]
-    unit = measure_words(results.primary)
     if not any(row.summary.n for row in comparisons.rows):
         return "No trial has finished yet, so there is nothing to conclude."
     if not compared:
@@ -116,31 +116,44 @@ def _headline(results: StudyResults, comparisons: Comparisons) -> str:
         return "The baseline is not in the plan, so no cell can be compared with it."
     significant = comparisons.having(Verdict.SIGNIFICANT)
     if significant:
-        better = [row.cell.label for row in significant if row.better]
-        worse = [row.cell.label for row in significant if not row.better]
-        parts = [
-            f"{listed(labels)} {'is' if len(labels) == 1 else 'are'} significantly {word}"
-            for labels, word in ((worse, "worse"), (better, "better"))
-            if labels
-        ]
-        rest = len(compared) - len(significant)
-        tail = f" The other {rest} cannot be told apart with these seeds." if rest > 1 else ""
-        return f"In {unit}, {' and '.join(parts)} than the baseline.{tail}"
+        return _significant(results, significant, len(compared))
     if comparisons.family == 0:
         return "No difference can be tested: a test needs at least two seeds in both cells."
-    return f"{_none_significant(comparisons)} That does not show that the cells are equal."
+    return f"{_none_significant(comparisons)} Not significant does not mean equal."
+
+
+def _significant(results: StudyResults, rows: Sequence[Row], compared: int) -> str:
+    parts = []
+    for word, chosen in (
+        ("worse", [row.cell.label for row in rows if not row.better]),
+        ("better", [row.cell.label for row in rows if row.better]),
+    ):
+        if chosen:
+            verb = "is" if len(chosen) == 1 else "are"
+            parts.append(f"{_some(chosen)} {verb} significantly {word}")
+    against = {row.reference.label for row in rows if row.reference is not None}
+    reference = f"than {against.pop()}" if len(against) == 1 else "than what they are compared with"
+    rest = compared - len(rows)
+    tail = f" The other {rest} cannot be told apart with these seeds." if rest > 1 else ""
+    return f"In {measure_words(results.primary)}, {' and '.join(parts)} {reference}.{tail}"
 
 
 def _none_significant(comparisons: Comparisons) -> str:
-    suggestive = comparisons.having(Verdict.SUGGESTIVE)
-    text = f"None of the {comparisons.family} comparisons is significant after Holm's correction"
+    suggestive = len(comparisons.having(Verdict.SUGGESTIVE))
     if comparisons.family == 1:
-        text = "The one comparison is not significant"
-    if not suggestive:
+        extra = ", although its 95 % interval excludes zero" if suggestive else ""
+        return f"The one comparison is not significant{extra}."
+    text = f"None of the {comparisons.family} comparisons is significant after Holm's correction"
+    if suggestive == 0:
         return f"{text}."
-    if len(suggestive) == 1:
-        return f"{text}, although the interval of {suggestive[0].cell.label} excludes zero."
-    return f"{text}, although the intervals of {len(suggestive)} of them exclude zero."
+    verb = "interval of 1 excludes" if suggestive == 1 else f"intervals of {suggestive} exclude"
+    return f"{text}; the 95 % {verb} zero."
+
+
+def _some(labels: Sequence[str]) -> str:
+    """List at most six of `labels`, and say how many more there are."""
+    rest = len(labels) - 6
+    return listed([*labels[:6], f"{rest} more"] if rest > 0 else labels)
 
 
 def _limits(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
@@ -149,21 +162,37 @@ def _limits(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
     open_trials = sum(counts.get(state, 0) for state in ("missing", "running", "stale"))
     if open_trials:
         yield f"The study is not complete: {done} of {several(planned, 'trial')} are done."
+    yield from _largest(results, comparisons)
     yield from _reach(comparisons)
     lossy = [row for row in comparisons.rows if _died(row) and row.summary.n]
     if lossy:
-        named = listed(row.cell.label for row in lossy[:6]) + (" and others" * (len(lossy) > 6))
+        named = _some([row.cell.label for row in lossy])
         yield (
             f"In {named} some seeds did not finish. The mean is over the seeds that did, "
             "which can flatter the cell."
         )
-    uneven = [row for row in comparisons.rows if row.effect and row.effect.n != len(results.seeds)]
-    if uneven and len(results.seeds) > 1:
+    pairs = [row.effect.n for row in comparisons.rows if row.effect and row.effect.n]
+    uneven = sum(n < len(results.seeds) for n in pairs)
+    if uneven:
         yield (
-            f"{several(len(uneven), 'comparison')} of {len(comparisons.rows) - 1} rest on fewer "
-            f"than the {len(results.seeds)} planned seeds: only seeds that finished in both cells "
-            "are paired."
+            f"{uneven} of {several(len(pairs), 'comparison')} {'rests' if uneven == 1 else 'rest'} "
+            f"on fewer than the {len(results.seeds)} planned seeds: only seeds that finished in "
+            "both cells are paired."
         )
+
+
+def _largest(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
+    found = [(row, row.effect) for row in comparisons.rows if row.effect and row.effect.difference]
+    if len(found) < 2:
+        return
+    row, effect = max(found, key=lambda pair: abs(pair[1].difference or 0))
+    decimals = decimals_for(comparisons)
+    bounds = f" {interval(effect.low, effect.high, decimals)}" if effect.low is not None else ""
+    yield (
+        f"The largest difference is that of {row.cell.label}: "
+        f"{signed(effect.difference, decimals)}{bounds} {measure_words(results.primary)}, "
+        f"{'better' if row.better else 'worse'}."
+    )
 
 
 def _reach(comparisons: Comparisons) -> Iterable[str]:
