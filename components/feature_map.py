@@ -5,10 +5,11 @@ The polynomial map lifts x so that <phi(q), phi(k)> = sum_i a_i (q.k)^i (Atlas E
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,50 @@ class Identity(nn.Module):
     def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p f"]:
         """Return `x` itself."""
         return x
+
+
+class _Monomials(torch.autograd.Function):
+    """All products of coordinates up to a degree, lexicographic; coordinates lie in dimension 1.
+
+    Those of degree i that begin with coordinate a are x_a times those of degree i-1 that begin with
+    a or later, and these lie behind each other: slices, no gather, no table.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, degree: int) -> Tensor:
+        blocks = _blocks(x.shape[1], degree)
+        out = x.new_empty(x.shape[0], blocks[-1][2].stop, x.shape[2])
+        out[:, 0] = 1
+        for a, shorter, place in blocks:
+            torch.mul(out[:, shorter], x[:, a : a + 1], out=out[:, place])
+        ctx.save_for_backward(x, out)
+        ctx.degree = degree
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        x, out = ctx.saved_tensors
+        total = torch.empty_like(out).copy_(grads[0])
+        d_x = torch.zeros_like(x)
+        for a, shorter, place in reversed(_blocks(x.shape[1], ctx.degree)):
+            part = total[:, place]
+            d_x[:, a] += (part * out[:, shorter]).sum(1)
+            total[:, shorter].addcmul_(part, x[:, a : a + 1])
+        return d_x, None
+
+
+@functools.cache
+def _blocks(d: int, degree: int) -> tuple[tuple[int, slice, slice], ...]:
+    """(coordinate a, the shorter monomials to multiply by it, where the products go)."""
+    found, end = [], 1
+    for i in range(1, degree + 1):
+        place = end
+        for a in range(d):
+            count = math.comb(d - a + i - 2, i - 1)
+            found.append((a, slice(end - count, end), slice(place, place + count)))
+            place += count
+        end = place
+    return tuple(found)
 
 
 class Polynomial(nn.Module):
@@ -70,9 +115,7 @@ class Polynomial(nn.Module):
     ) -> None:
         super().__init__()
         if degree < 1:
-            raise ValueError(
-                f"Polynomial.degree={degree!r}: must be >= 1 (identity is its own map)"
-            )
+            raise ValueError(f"Polynomial.degree={degree!r}: must be >= 1 (1 is linear)")
         if construction not in CONSTRUCTIONS:
             names = ", ".join(CONSTRUCTIONS)
             raise ValueError(f"Polynomial.construction={construction!r}: must be one of {names}")
@@ -81,8 +124,7 @@ class Polynomial(nn.Module):
         sizes = [dims.key**i for i in range(degree + 1)]
         if construction == "monomial":
             sizes = [math.comb(dims.key + i - 1, i) for i in range(degree + 1)]
-            for i in range(2, degree + 1):
-                self._add_monomials(dims.key, i)
+            self.register_buffer("counts", _multinomials(dims.key, degree), persistent=False)
         self.sizes = sizes[self.lowest :]
         self.width = sum(self.sizes)
 
@@ -97,41 +139,48 @@ class Polynomial(nn.Module):
         with torch.no_grad():
             self.raw.copy_(self._start())
 
-    def _add_monomials(self, d: int, i: int) -> None:
-        """Tables that make degree i: monomial = (its first i-1 factors) * (its last factor)."""
-        shorter = list(itertools.combinations_with_replacement(range(d), i - 1))
-        place = {factors: n for n, factors in enumerate(shorter)}
-        factors = list(itertools.combinations_with_replacement(range(d), i))
-        # The multinomial count grows by i / (times the last factor occurs). The integer is stored:
-        # a buffer of floats would be rounded when the module is cast to a short dtype.
-        tables = {
-            "parent": torch.tensor([place[f[:-1]] for f in factors]),
-            "last": torch.tensor([f[-1] for f in factors]),
-            "repeats": torch.tensor([f.count(f[-1]) for f in factors]),
-        }
-        for name, table in tables.items():
-            self.register_buffer(f"{name}_{i}", table, persistent=False)
-
     def coefficients(self) -> Float[Tensor, " n"]:
         """a_i, from the lowest degree up."""
         return F.softplus(self.raw)
 
     def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p f"]:
         """Lift the last dimension of `x` to `width` features, lowest degree first."""
-        a = self.coefficients().to(x.dtype)
-        # sqrt has an infinite slope at 0: a coefficient that underflows is cut off, not a NaN.
-        tiny = torch.finfo(a.dtype).tiny
-        root = torch.where(a > tiny, a.clamp_min(tiny).sqrt(), 0.0)
-        powers = [x]
-        for i in range(2, self.degree + 1):
-            powers.append(self._next(powers[-1], x, i))
-        if self.lowest == 0:
-            powers.insert(0, torch.ones_like(x[..., :1]))
-        return torch.cat([r * f for r, f in zip(root, powers, strict=True)], dim=-1)
+        rows = x.reshape(-1, x.shape[-2] if x.ndim > 1 else 1, x.shape[-1])
+        if self.construction == "monomial":
+            products: Tensor = _Monomials.apply(rows.mT.contiguous(), self.degree)  # type: ignore[no-untyped-call]
+        else:
+            products = _tensor_powers(rows, self.degree).mT
+        products = products[:, 1:] if self.lowest else products
+        lifted = (products * self._scale(x.dtype).unsqueeze(-1)).mT
+        return lifted.reshape(*x.shape[:-1], self.width)
 
-    def _next(self, shorter: Tensor, x: Tensor, i: int) -> Tensor:
+    def _scale(self, dtype: torch.dtype) -> Tensor:
+        """sqrt(a_i), times the root of the multinomial count, for each feature."""
+        a = self.coefficients().to(dtype)
+        # sqrt has an infinite slope at 0: a coefficient that underflows is cut off, not a NaN.
+        tiny = torch.finfo(dtype).tiny
+        root = torch.where(a > tiny, a.clamp_min(tiny).sqrt(), 0.0)
+        scale = torch.cat([r.expand(n) for r, n in zip(root, self.sizes, strict=True)])
         if self.construction == "kronecker":
-            return (shorter[..., :, None] * x[..., None, :]).flatten(-2)
-        parent, last = self.get_buffer(f"parent_{i}"), self.get_buffer(f"last_{i}")
-        weight = (i / self.get_buffer(f"repeats_{i}").to(x.dtype)).sqrt()
-        return shorter.index_select(-1, parent) * (x.index_select(-1, last) * weight)
+            return scale
+        return scale * self.get_buffer("counts")[self.lowest :].to(dtype).sqrt()
+
+
+def _tensor_powers(x: Tensor, degree: int) -> Tensor:
+    powers = [torch.ones_like(x[..., :1]), x]
+    for _ in range(2, degree + 1):
+        powers.append((powers[-1].unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2))
+    return torch.cat(powers, dim=-1)
+
+
+def _multinomials(d: int, degree: int) -> Tensor:
+    """i! / beta! of every monomial; whole numbers, which no cast to a short dtype can round."""
+    factors = (
+        f for i in range(degree + 1) for f in itertools.combinations_with_replacement(range(d), i)
+    )
+    return torch.tensor([math.factorial(len(f)) // _repeats(f) for f in factors])
+
+
+def _repeats(factors: tuple[int, ...]) -> int:
+    """beta! of a monomial given by its sorted factors."""
+    return math.prod(math.factorial(len(list(run))) for _, run in itertools.groupby(factors))

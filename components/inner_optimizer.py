@@ -62,7 +62,7 @@ class GradientDescent(InnerOptimizer):
 
 
 class Momentum(InnerOptimizer):
-    """The step inside the momentum: S_n = theta_n S_{n-1} + lr_n G_n, M_n = alpha_n M_{n-1} - S_n."""
+    """Step inside: S_n = theta_n S_{n-1} + lr_n G_n, M_n = alpha_n M_{n-1} - S_n."""
 
     source: ClassVar[str] = "Titans Eq. 13-14; Atlas Eq. 12-13"
 

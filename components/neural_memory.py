@@ -92,7 +92,8 @@ class NeuralMemory(nn.Module):
         """
         self._check_widths(q, k, v)
         wide = torch.promote_types(q.dtype, torch.float32)
-        with torch.autocast(q.device.type, enabled=False):
+        # Autocast knows no meta device, where models are only counted.
+        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
             gates = self.gates(x)
             if state is None:
                 state = self.initial_state(q.shape[0], dtype=wide)

@@ -7,6 +7,7 @@ vector-Jacobian product is the same iteration on dual numbers and stores no iter
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from ablate.components.dims import Dims
 
 COEFFICIENTS = {"quintic": (3.4445, -4.7750, 2.0315), "cubic": (1.5, -0.5, 0.0)}
 GRANULARITIES = ("token", "chunk")
+CACHED = 2**17  # numbers in a batch of matrices that stays in a processor's cache
 
 
 def _iterate(x: Tensor, steps: int, abc: tuple[float, float, float]) -> Tensor:
@@ -46,7 +48,15 @@ def _iterate_dual(x: Tensor, d: Tensor, steps: int, abc: tuple[float, float, flo
     return d
 
 
+def _in_cache(of: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Batches that a processor's cache holds through all steps: twice as fast as all at once."""
+    size = of.shape[0] if of.device.type != "cpu" else max(1, CACHED // of[0].numel())
+    return zip(*(t.split(size) for t in (of, *more)), strict=True)
+
+
 class _Orthogonalise(torch.autograd.Function):
+    """Works on matrices with at most as many rows as columns."""
+
     @staticmethod
     def forward(
         ctx: Any, s: Tensor, steps: int, abc: tuple[float, float, float], eps: float
@@ -54,21 +64,20 @@ class _Orthogonalise(torch.autograd.Function):
         norm = s.flatten(1).norm(dim=1)[:, None, None]
         ctx.save_for_backward(s, norm)
         ctx.steps, ctx.abc, ctx.eps = steps, abc, eps
-        x = s / (norm + eps)
-        return _iterate(x.mT, steps, abc).mT if s.shape[1] > s.shape[2] else _iterate(x, steps, abc)
+        done = [_iterate(x / (n + eps), steps, abc) for x, n in _in_cache(s, norm)]
+        return torch.cat(done)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         s, norm = ctx.saved_tensors
-        scale = norm + ctx.eps
-        x, d = s / scale, grads[0]
-        if s.shape[1] > s.shape[2]:
-            d = _iterate_dual(x.mT, d.mT, ctx.steps, ctx.abc).mT
-        else:
-            d = _iterate_dual(x, d, ctx.steps, ctx.abc)
-        # The norm's own share; a zero matrix has none, and its norm no derivative.
-        along = (d * x).sum((1, 2), keepdim=True) / norm.masked_fill(norm == 0, torch.inf)
-        return (d - along * s) / scale, None, None, None
+        done = []
+        for x, n, d in _in_cache(s, norm, grads[0]):
+            scale = n + ctx.eps
+            d = _iterate_dual(x / scale, d, ctx.steps, ctx.abc)
+            # The norm's own share; a zero matrix has none, and its norm no derivative.
+            along = (d * x).sum((1, 2), keepdim=True) / (scale * n).masked_fill(n == 0, torch.inf)
+            done.append(torch.addcmul(d, along, x, value=-1).div_(scale))
+        return torch.cat(done), None, None, None
 
 
 def orthogonalise(
@@ -81,6 +90,8 @@ def orthogonalise(
     """Apply `steps` Newton-Schulz steps to every matrix in `s`; no steps leave `s` as it is."""
     if steps == 0:
         return s
+    if s.shape[-2] > s.shape[-1]:
+        return orthogonalise(s.mT, steps=steps, coefficients=coefficients, eps=eps).mT
     flat = s.reshape(-1, *s.shape[-2:])
     out: Tensor = _Orthogonalise.apply(flat, steps, coefficients, eps)  # type: ignore[no-untyped-call]
     return out.reshape(s.shape)

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from ablate.components.memory import Memory, Weights
 from ablate.components.recurrence.coefficients import (
-    Coefficients,
     Gates,
+    LinearWeights,
+    OrthogonalWeights,
     fold_linear,
     fold_orthogonal,
 )
 from ablate.components.recurrence.state import MemoryState, Piece, cut
+from ablate.components.recurrence.writes import Carried, LinearWrite, OrthogonalWrite, Write
 
 
 @dataclass(frozen=True)
@@ -48,19 +50,16 @@ class Rule:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """One piece of a chunk. Sources (halo, then tokens) and readers lie behind each other."""
+    """One piece of a chunk. Sources are the halo, then the tokens themselves."""
 
-    raw: Tensor  # p i+n d
-    features: Tensor  # p i+n f
+    raw_keys: Tensor  # p i d
+    raw_queries: Tensor  # p n d
+    features: Tensor  # p i+n f: of the sources, then of the queries
+    keys: Tensor  # p i f
+    queries: Tensor  # p n f
     values: Tensor  # p i e
-    kernel: Tensor | None  # p n i: phi(q) . phi(k), weighted by `read`
-    weights: Coefficients  # without g
-
-
-@dataclass(frozen=True)
-class _Carried:
-    current: Weights  # p o i
-    momentum: Weights  # p o i
+    kernel: Tensor | None  # p n i: phi(q) . phi(k), weighted; None when orthogonalised
+    weights: LinearWeights | OrthogonalWeights  # without g
 
 
 def run_chunked(
@@ -75,28 +74,27 @@ def run_chunked(
     halo = rule.window - 1
     keys, values = torch.cat([state.keys, k], dim=1), torch.cat([state.values, v], dim=1)
     gates = _without_padding(gates, halo - state.filled)
-    carried = _Carried(_flat(state.weights), _flat(state.momentum))
+    carried = Carried(_flat(state.weights), _flat(state.momentum))
     base, step = _flat(state.base), state.step
     step = None if step is None else step.flatten()
     outputs = []
     for piece in cut(q.shape[1], rule.chunk, state.position):
-        stretches, weights = _prepare(rule, piece, q, keys, values, gates, step)
+        stretches, step = _prepare(rule, piece, q, keys, values, gates, step)
         read = []
         for stretch in stretches:
             if piece.position == 0:
-                base = carried.current
+                base = carried.weights
             y, carried = _advance(rule, stretch, base, carried)
             read.append(y)
-        step = None if weights.pending is None else weights.pending[-1]
         outputs.append(_joined(read, q.shape[0]))
     position = (state.position + q.shape[1]) % rule.chunk
     if position == 0:
-        base = carried.current
+        base = carried.weights
     return torch.cat(outputs, dim=1), replace(
         state,
-        weights=_unflat(carried.current, q.shape[0]),
+        weights=_unflat(carried.weights, q.shape[0]),
         base=_unflat(base, q.shape[0]) if rule.chunk > 1 else (),
-        momentum=_unflat(carried.momentum, q.shape[0]),
+        momentum=_unflat(carried.momenta, q.shape[0]),
         keys=keys[:, keys.shape[1] - halo :],
         values=values[:, values.shape[1] - halo :],
         step=None if state.step is None or step is None else step.reshape(state.step.shape),
@@ -148,38 +146,36 @@ def _prepare(
     values: Tensor,
     gates: Gates,
     step: Tensor | None,
-) -> tuple[list[_Stretch], Coefficients]:
-    """All that does not depend on the memory, for every stretch of the piece at once."""
+) -> tuple[list[_Stretch], Tensor | None]:
+    """All that does not depend on the memory, for every stretch at once; and the steps pending."""
     halo = rule.window - 1
-    readers = _pieces(q, piece)
-    raw = torch.cat([_sources(keys, piece, halo), readers], dim=2)
-    features = rule.features(raw)
+    raw_keys, raw_queries = _sources(keys, piece, halo), _pieces(q, piece)
+    features = rule.features(torch.cat([raw_keys, raw_queries], dim=2))
+    split = features.split([raw_keys.shape[2], raw_queries.shape[2]], dim=2)
     weights = _fold(rule, piece, gates, step)
-    sources = piece.length + halo
     kernels: list[Tensor | None] = [None] * piece.count
-    if weights.read is not None:
-        kernel = torch.matmul(features[:, :, sources:], features[:, :, :sources].mT)
-        kernels = list((kernel * weights.read).unbind(0))
+    pending = None
+    if isinstance(weights, LinearWeights):
+        kernels = list((torch.matmul(split[1], split[0].mT) * weights.read).unbind(0))
+    else:
+        pending = weights.pending[-1]
+    tensors = (raw_keys, raw_queries, features, *split, _sources(values, piece, halo))
     parts = zip(
-        raw.unbind(0),
-        features.unbind(0),
-        _sources(values, piece, halo).unbind(0),
-        kernels,
-        _unbound(weights, piece.count),
-        strict=True,
+        *(t.unbind(0) for t in tensors), kernels, _unbound(weights, piece.count), strict=True
     )
-    return [_Stretch(*part) for part in parts], weights
+    return [_Stretch(*part) for part in parts], pending
 
 
-def _unbound(weights: Coefficients, count: int) -> list[Coefficients]:
-    split = {
-        name: [None] * count if part is None else part.unbind(0)
-        for name, part in vars(weights).items()
-    }
-    return [Coefficients(**{name: parts[g] for name, parts in split.items()}) for g in range(count)]
+def _unbound(
+    weights: LinearWeights | OrthogonalWeights, count: int
+) -> list[LinearWeights | OrthogonalWeights]:
+    split = [[None] * count if part is None else part.unbind(0) for part in vars(weights).values()]
+    return [type(weights)(*parts) for parts in zip(*split, strict=True)]
 
 
-def _fold(rule: Rule, piece: Piece, gates: Gates, step: Tensor | None) -> Coefficients:
+def _fold(
+    rule: Rule, piece: Piece, gates: Gates, step: Tensor | None
+) -> LinearWeights | OrthogonalWeights:
     keep, lr = _pieces(gates.keep, piece), _pieces(gates.lr, piece)
     theta = None if gates.theta is None else _pieces(gates.theta, piece)
     gamma = _pieces(gates.gamma, piece)
@@ -198,125 +194,38 @@ def _joined(read: list[Tensor], rows: int) -> Tensor:
     return y.permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 
-def _advance(rule: Rule, x: _Stretch, base: Weights, carried: _Carried) -> tuple[Tensor, _Carried]:
+def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[Tensor, Carried]:
     """One stretch: gradients at `base`, then the reads of its tokens, then the carried matrices."""
-    memory, sources = rule.memory, x.values.shape[1]
-    fronts = memory.fronts
-    keyed = [x.features[:, :sources]] * fronts
-    if base is carried.current:
-        both = [torch.bmm(x.features, w.mT) for w in base[:fronts]]
-        at_keys = tuple(f[:, :sources] for f in both)
-        at_queries = [f[:, sources:] for f in both]
-    else:
-        at_keys = tuple(torch.bmm(z, w.mT) for z, w in zip(keyed, base, strict=False))
-        at_queries = [torch.bmm(x.features[:, sources:], w.mT) for w in carried.current[:fronts]]
-    us, inner = memory.gradients(
-        at_keys, x.raw[:, :sources], base, lambda y: rule.error(y, x.values)
+    fronts = rule.memory.fronts
+    at_keys, at_queries = _front(x, base[:fronts], carried.weights[:fronts])
+    us, inner = rule.memory.gradients(at_keys, x.raw_keys, base, lambda y: rule.error(y, x.values))
+    write = _write(rule, x, us, (*[x.keys] * fronts, *inner), carried)
+    front = tuple(
+        write.read(j, x.queries, plain, at_features=True) for j, plain in enumerate(at_queries)
     )
-    zs = (*keyed, *inner)
-    if rule.orthogonalise is None:
-        made, momentum = carried.momentum, _end_momentum(x.weights, us, zs, carried.momentum)
-    else:
-        made, momentum = _momenta(rule.orthogonalise, x.weights, us, zs, carried.momentum)
-
-    def read(j: int, z: Tensor, plain: Tensor, kernel: Tensor | None) -> Tensor:
-        if rule.orthogonalise is not None:
-            return _read_orthogonal(x.weights, z, plain, made[j] if made else None)
-        return _read_linear(x.weights, z, plain, kernel, us[j], zs[j], made[j] if made else None)
-
-    queries = x.features[:, sources:]
-    front = tuple(read(j, queries, at_queries[j], x.kernel) for j in range(fronts))
-    y = memory.read(
+    y = rule.memory.read(
         front,
-        x.raw[:, sources:],
-        lambda j, z: read(j, z, torch.bmm(z, carried.current[j].mT), None),
+        x.raw_queries,
+        lambda j, z: write.read(j, z, torch.bmm(z, carried.weights[j].mT), at_features=False),
     )
-    if rule.orthogonalise is None:
-        current = _end_linear(x.weights, us, zs, carried)
-    else:
-        current = _end_orthogonal(x.weights, carried.current, made)
-    return y, _Carried(current, momentum)
+    return y, write.end()
 
 
-def _read_linear(
-    weights: Coefficients,
-    z: Tensor,
-    plain: Tensor,
-    kernel: Tensor | None,
-    u: Tensor,
-    key: Tensor,
-    momentum: Tensor | None,
-) -> Tensor:
-    y = weights.carry * plain
-    if momentum is not None:
-        assert weights.momentum_read is not None
-        y = y - weights.momentum_read * torch.bmm(z, momentum.mT)
-    if kernel is None:
-        assert weights.read is not None
-        kernel = weights.read * torch.bmm(z, key.mT)
-    return torch.baddbmm(y, kernel, u, alpha=-1)
-
-
-def _end_linear(weights: Coefficients, us: Weights, zs: Weights, carried: _Carried) -> Weights:
-    assert weights.read is not None
-    last, carry = weights.read[:, -1].unsqueeze(-1), weights.carry[:, -1:]
-    out = []
-    for j, (u, z) in enumerate(zip(us, zs, strict=True)):
-        w = carry * carried.current[j]
-        if weights.momentum_read is not None:
-            w = w - weights.momentum_read[:, -1:] * carried.momentum[j]
-        out.append(torch.baddbmm(w, (last * u).mT, z, alpha=-1))
-    return tuple(out)
-
-
-def _end_momentum(weights: Coefficients, us: Weights, zs: Weights, momentum: Weights) -> Weights:
-    if weights.rows is None or weights.momentum_carry is None:
-        return ()
-    last = weights.rows[:, 0].unsqueeze(-1)
-    return tuple(
-        torch.baddbmm(weights.momentum_carry * s, (last * u).mT, z)
-        for s, u, z in zip(momentum, us, zs, strict=True)
+def _front(x: _Stretch, base: Weights, current: Weights) -> tuple[Weights, Weights]:
+    """The maps on the features: at the base for the sources, at the current for the queries."""
+    if all(b is c for b, c in zip(base, current, strict=True)):
+        sizes = [x.keys.shape[1], x.queries.shape[1]]
+        both = [torch.bmm(x.features, w.mT).split(sizes, dim=1) for w in current]
+        return tuple(b[0] for b in both), tuple(b[1] for b in both)
+    return (
+        tuple(torch.bmm(x.keys, w.mT) for w in base),
+        tuple(torch.bmm(x.queries, w.mT) for w in current),
     )
 
 
-def _momenta(
-    orthogonalise: Callable[[Tensor], Tensor],
-    weights: Coefficients,
-    us: Weights,
-    zs: Weights,
-    momentum: Weights,
-) -> tuple[Weights, Weights]:
-    """Writes of the stretch (p w o i; none if it has no write), and the momentum at its end."""
-    assert weights.rows is not None
-    assert weights.momentum_carry is not None
-    count = 0 if weights.written is None else weights.written.shape[-1]
-    writes, ends = [], []
-    for s, u, z in zip(momentum, us, zs, strict=True):
-        parts = weights.rows.unsqueeze(2) * u.mT.unsqueeze(1)  # p r o i
-        sums = torch.bmm(parts.flatten(1, 2), z).unflatten(1, parts.shape[1:3])
-        sums = sums + weights.momentum_carry.unsqueeze(-1) * s.unsqueeze(1)
-        ends.append(sums[:, -1])
-        if count:
-            writes.append(orthogonalise(sums[:, :count]))
-    return tuple(writes), tuple(ends)
-
-
-def _read_orthogonal(
-    weights: Coefficients, z: Tensor, plain: Tensor, writes: Tensor | None
-) -> Tensor:
-    y = weights.carry * plain
-    if writes is None or weights.written is None:
-        return y
-    each = torch.bmm(z, writes.flatten(1, 2).mT).unflatten(-1, writes.shape[1:3])  # p n w o
-    return y - (weights.written.unsqueeze(-1) * each).sum(2)
-
-
-def _end_orthogonal(weights: Coefficients, current: Weights, writes: Weights) -> Weights:
-    carry = weights.carry[:, -1:]
-    if weights.written is None:
-        return tuple(carry * w for w in current)
-    last = weights.written[:, -1:]  # p 1 w
-    return tuple(
-        torch.baddbmm((carry * w).flatten(1).unsqueeze(1), last, y.flatten(2), alpha=-1).view_as(w)
-        for w, y in zip(current, writes, strict=True)
-    )
+def _write(rule: Rule, x: _Stretch, us: Weights, zs: Weights, carried: Carried) -> Write:
+    if isinstance(x.weights, LinearWeights):
+        assert x.kernel is not None
+        return LinearWrite(x.weights, us, zs, carried, x.kernel)
+    assert rule.orthogonalise is not None
+    return OrthogonalWrite(rule.orthogonalise, x.weights, us, zs, carried)

@@ -8,7 +8,7 @@ products of gates only: a gate of exactly 0 or 1 has its exact value and its exa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,24 +65,42 @@ def banded(gamma: Float[Tensor, "*p n c"]) -> Float[Tensor, "*p n i"]:
 
 
 @dataclass(frozen=True)
-class Coefficients:
-    """Weights of one piece of a chunk; g pieces at once, n tokens, i sources, w writes.
+class LinearWeights:
+    """What the memory is made of when the momentum itself is written.
 
-    carry: share of the first memory left at token n. read: weight of source i in the memory at
-    token n (None when writes are orthogonalised). momentum_read: weight of the first momentum in
-    the memory. rows: weight of source i in the momentum at the rows that are made: the last token
-    (linear), or every write and the last token (orthogonalised). momentum_carry: weight of the
-    first momentum there. written: weight of write w in the memory at token n. pending: the steps
-    since the last write.
+    Memory at token n = carry W - momentum S - sum_i read[n, i] gradient_i, with W and S from the
+    stretch's start. The `end_` parts are the last token's. Momentum at the end = next_carry S +
+    sum_i next_read[i] gradient_i. Without momentum the parts that weigh or make S are None.
     """
 
     carry: Float[Tensor, "g p n 1"]
-    rows: Float[Tensor, "g p r i"] | None
-    momentum_carry: Float[Tensor, "g p r 1"] | None
-    read: Float[Tensor, "g p n i"] | None = None
-    momentum_read: Float[Tensor, "g p n 1"] | None = None
-    written: Float[Tensor, "g p n w"] | None = None
-    pending: Float[Tensor, "g p"] | None = None
+    read: Float[Tensor, "g p n i"]
+    end_carry: Float[Tensor, "g p 1 1"]
+    end_read: Float[Tensor, "g p i 1"]
+    momentum: Float[Tensor, "g p n 1"] | None = None
+    end_momentum: Float[Tensor, "g p 1 1"] | None = None
+    next_carry: Float[Tensor, "g p 1 1"] | None = None
+    next_read: Float[Tensor, "g p i 1"] | None = None
+
+
+@dataclass(frozen=True)
+class OrthogonalWeights:
+    """What the memory is made of when the momentum is orthogonalised before each write.
+
+    Momentum at write w = momentum_carry S + sum_i momentum_read[w, i] gradient_i. Memory at token
+    n = carry W - sum_w write[n, w] NS(momentum_w). Without a write in the stretch these are None.
+    `end_` and `next_` as in `LinearWeights`; `pending` gathers the steps since the last write.
+    """
+
+    carry: Float[Tensor, "g p n 1"]
+    end_carry: Float[Tensor, "g p 1 1"]
+    next_carry: Float[Tensor, "g p 1 1"]
+    next_read: Float[Tensor, "g p i 1"]
+    pending: Float[Tensor, "g p"]
+    momentum_carry: Float[Tensor, "g p w 1"] | None = None
+    momentum_read: Float[Tensor, "g p w i"] | None = None
+    write: Float[Tensor, "g p n w"] | None = None
+    end_write: Float[Tensor, "g p 1 w"] | None = None
 
 
 def _from_start(rate: Tensor, decay: Tensor) -> Tensor:
@@ -97,22 +115,32 @@ def fold_linear(
     gamma: Float[Tensor, "g p n c"],
     *,
     step_inside: bool,
-) -> Coefficients:
-    """Weights when the momentum itself is written: gradient descent and momentum."""
+) -> LinearWeights:
+    """Weights of gradient descent (`theta` None) and momentum."""
     memory = decay_matrix(keep)
     carry = _from_start(keep, memory).unsqueeze(-1)
-    sums = banded(gamma)
-    if step_inside:
-        sums = lr.unsqueeze(-1) * sums
+    lr = lr.unsqueeze(-1)
+    sums = lr * banded(gamma) if step_inside or theta is None else banded(gamma)
     if theta is None:
-        sums = sums if step_inside else lr.unsqueeze(-1) * sums
-        return Coefficients(carry, None, None, torch.matmul(memory, sums))
-    momentum = decay_matrix(theta)
-    first = _from_start(theta, momentum).unsqueeze(-1)
-    sums = torch.cat([first, torch.matmul(momentum, sums)], dim=-1)
-    total = torch.matmul(memory, sums if step_inside else lr.unsqueeze(-1) * sums)
-    last = sums[..., -1:, :]
-    return Coefficients(carry, last[..., 1:], last[..., :1], total[..., 1:], total[..., :1])
+        read = torch.matmul(memory, sums)
+        return LinearWeights(carry, read, carry[..., -1:, :], read[..., -1:, :].mT)
+    decay = decay_matrix(theta)
+    first = _from_start(theta, decay).unsqueeze(-1)
+    sums = torch.matmul(decay, sums)
+    # The first momentum is one more source, in column 0.
+    sources = torch.cat([first, sums], dim=-1)
+    total = torch.matmul(memory, sources if step_inside else lr * sources)
+    momentum, read = total[..., :1], total[..., 1:]
+    return LinearWeights(
+        carry,
+        read,
+        carry[..., -1:, :],
+        read[..., -1:, :].mT,
+        momentum,
+        momentum[..., -1:, :],
+        first[..., -1:, :],
+        sums[..., -1:, :].mT,
+    )
 
 
 def fold_orthogonal(
@@ -123,35 +151,42 @@ def fold_orthogonal(
     *,
     writes: list[int],
     step: Float[Tensor, " p"] | None,
-) -> Coefficients:
-    """Weights when the momentum is orthogonalised and written at the tokens `writes`.
+) -> OrthogonalWeights:
+    """Weights when the tokens `writes` write.
 
-    `step` holds the decayed steps since the last write before the piece, None for zero.
+    `step` holds the decayed steps since the last write before the stretch, None for zero.
     """
-    n = keep.shape[-1]
-    memory, momentum = decay_matrix(keep), decay_matrix(theta)
+    memory, decay = decay_matrix(keep), decay_matrix(theta)
     carry = _from_start(keep, memory)
-    first = _from_start(theta, momentum).unsqueeze(-1)
-    sums = torch.matmul(momentum, banded(gamma))
-    last = n - 1
-    made = torch.tensor([*writes, *([] if last in writes else [last])], device=keep.device)
-    # Steps gathered by each write, and by the open group at the end (the last row).
-    starts, ends = [0, *(w + 1 for w in writes)], [*writes, last]
-    token = torch.arange(n, device=keep.device)
-    start = torch.tensor(starts, device=keep.device).unsqueeze(-1)
-    end = torch.tensor(ends, device=keep.device)
-    open_group = (token >= start).to(keep.dtype)
-    gathered = (memory.index_select(-2, end) * open_group * lr.unsqueeze(-2)).sum(-1)
+    first = _from_start(theta, decay).unsqueeze(-1)
+    sums = torch.matmul(decay, banded(gamma))
+    ends = torch.tensor([*writes, keep.shape[-1] - 1], device=keep.device)
+    gathered = _gathered(memory.index_select(-2, ends), lr, writes)
     if step is not None:
-        since = carry[..., ends[0] : ends[0] + 1] * step.unsqueeze(-1)
+        since = carry.index_select(-1, ends[:1]) * step.unsqueeze(-1)
         gathered = torch.cat([gathered[..., :1] + since, gathered[..., 1:]], dim=-1)
-    written = None
-    if writes:
-        written = memory.index_select(-1, end[:-1]) * gathered[..., None, :-1]
-    return Coefficients(
+    weights = OrthogonalWeights(
         carry.unsqueeze(-1),
-        sums.index_select(-2, made),
-        first.index_select(-2, made),
-        written=written,
-        pending=gathered[..., -1],
+        carry[..., -1:, None],
+        first[..., -1:, :],
+        sums[..., -1:, :].mT,
+        gathered[..., -1],
     )
+    if not writes:
+        return weights
+    write = memory.index_select(-1, ends[:-1]) * gathered[..., None, :-1]
+    return replace(
+        weights,
+        momentum_carry=first.index_select(-2, ends[:-1]),
+        momentum_read=sums.index_select(-2, ends[:-1]),
+        write=write,
+        end_write=write[..., -1:, :],
+    )
+
+
+def _gathered(memory: Tensor, lr: Tensor, writes: list[int]) -> Tensor:
+    """Decayed steps of each group at its end: those of `writes`, then of the open group."""
+    token = torch.arange(lr.shape[-1], device=lr.device)
+    start = torch.tensor([0, *(w + 1 for w in writes)], device=lr.device)
+    inside = (token >= start.unsqueeze(-1)).to(lr.dtype)
+    return (memory * inside * lr.unsqueeze(-2)).sum(-1)
