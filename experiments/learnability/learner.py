@@ -1,18 +1,22 @@
 """An MLP that learns online: one optimiser step on each pair, its loss noted before the step.
 
 The optimisers are PyTorch's own. The backward pass is written out, since a pair's gradient is one
-outer product per layer; all weights lie in one flat parameter, so that a step is one fused call.
+outer product per layer; all weights lie in one flat tensor, so that a step is one fused call.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import gelu
+from torch.optim.adam import adam
+from torch.optim.rmsprop import rmsprop
 
 OptimizerName = Literal["adam", "rmsprop", "sgd"]
 
@@ -41,17 +45,17 @@ class OnlineMLP:
         flat = np.concatenate(
             [draws.uniform(-1, 1, rows * columns) / columns**0.5 for rows, columns in shapes]
         )
-        self._flat = torch.nn.Parameter(torch.from_numpy(flat).to(dtype))
-        self._flat.grad = torch.zeros_like(self._flat)
-        self.weights = _matrices(self._flat.detach(), shapes)
-        self.gradients = _matrices(self._flat.grad, shapes)
-        self._optimizer = _make_optimizer(optimizer, self._flat, lr)
+        weights = torch.from_numpy(flat).to(dtype)
+        gradient = torch.zeros_like(weights)
+        self.weights = _matrices(weights, shapes)
+        self.gradients = _matrices(gradient, shapes)
+        self._update = _make_update(optimizer, weights, gradient, lr)
 
     @torch.no_grad()
     def step(self, x: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> Float[Tensor, ""]:
         """Take one step on |M(x) - o|^2 / |o|^2 and return its value before the step."""
         loss = self.backward(x, target)
-        self._optimizer.step()
+        self._update()
         return loss
 
     @torch.no_grad()
@@ -79,9 +83,48 @@ def _matrices(flat: Tensor, shapes: list[tuple[int, int]]) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _make_optimizer(name: OptimizerName, flat: Tensor, lr: float) -> torch.optim.Optimizer:
+def _make_update(
+    name: OptimizerName, flat: Tensor, gradient: Tensor, lr: float
+) -> Callable[[], Any]:
+    """One step of `torch.optim`'s optimiser of that name, with its defaults, in place.
+
+    The functions behind the classes: making a class imports the compiler, which costs more than a
+    whole curve.
+    """
+    first, second, steps = torch.zeros_like(flat), torch.zeros_like(flat), torch.tensor(0.0)
     if name == "adam":
-        return torch.optim.Adam([flat], lr=lr, fused=True)
+        return partial(
+            adam,
+            [flat],
+            [gradient],
+            [first],
+            [second],
+            [],
+            [steps],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=lr,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
     if name == "rmsprop":
-        return torch.optim.RMSprop([flat], lr=lr, foreach=False)
-    return torch.optim.SGD([flat], lr=lr, fused=True)
+        return partial(
+            rmsprop,
+            [flat],
+            [gradient],
+            [second],
+            [],
+            [],
+            [steps],
+            foreach=False,
+            lr=lr,
+            alpha=0.99,
+            eps=1e-8,
+            weight_decay=0.0,
+            momentum=0.0,
+            centered=False,
+        )
+    return partial(flat.add_, gradient, alpha=-lr)

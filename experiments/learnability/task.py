@@ -22,7 +22,7 @@ PROTOCOL = "learnability-1"
 AVERAGED = 128
 """Positions in the running mean of the loss."""
 REPORTS = 32
-DEFAULT_LR: dict[OptimizerName, float] = {"adam": 1e-3, "rmsprop": 3e-4, "sgd": 0.1}
+DEFAULT_LR: dict[OptimizerName, float] = {"adam": 3e-4, "rmsprop": 3e-4, "sgd": 0.1}
 
 
 @dataclass(frozen=True, kw_only=True)
