@@ -100,7 +100,8 @@ class NIAHTask:
         if self.variant != "single_3" and 2 * self.test_rows * len(self.multiples) > names:
             raise UserError(
                 f"task.args.value_length={self.value_length} with "
-                f"task.args.key_words={self.key_words}: only {names} needles exist, and those scored must stay out of training."
+                f"task.args.key_words={self.key_words}: only {names} needles exist, and "
+                "those scored must stay out of training."
             )
         load_prose(self.prose)
 
