@@ -14,7 +14,6 @@ from ablate.study.configure import Configured, Workshop
 from ablate.study.designs import Point, points
 from ablate.study.factors import Factor, Levels, make_factors, same, spell
 from ablate.study.schema import Scalar, Study
-from ablate.trial.build import build_model
 from ablate.trial.cost import Cost, Probe, measure_cost, probe
 from ablate.trial.fingerprint import fingerprint
 from ablate.trial.space import ConfigDirs
@@ -132,13 +131,12 @@ def _label(levels: Levels, one: Configured, factors: tuple[Factor, ...]) -> str:
 
 
 def _cost(one: Configured, allow: tuple[str, ...], where: str) -> Cost:
-    """Build on the meta device, which finds bad values, and count."""
+    """Build the model, which finds bad values, and count."""
     model = one.config["model"]
     if model is None:
         return Cost()
     task = cast(SequenceTask, one.task)
-    build_model(model, task.vocab, seed=0, device="meta", allow=allow, where=where)
-    return measure_cost(model, task.vocab, task.context, allow=allow)
+    return measure_cost(model, task.vocab, task.context, allow=allow, where=where)
 
 
 def _cell(

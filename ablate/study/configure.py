@@ -123,19 +123,23 @@ class Workshop:
         key = json.dumps(args, sort_keys=True)
         if key not in self._tasks:
             name = self.study.task
-            where = f"{self.file}: task_args"
-            bound = bind(task_class(name), args, kind=f"argument of task {name}", where=where)
+            bound = bind(
+                task_class(name),
+                args,
+                kind=f"argument of task {name}",
+                prefix="task_args.",
+                where=self.file,
+            )
             try:
                 task = make_task(name, bound)
             except (UserError, ValueError) as error:
-                raise UserError(f"{where}: {error}") from error
+                raise UserError(f"{self.file}: {error}") from error
             self._tasks[key] = (bound, task, task.data_identity())
         return self._tasks[key]
 
     def _train(self, levels: Levels) -> dict[str, Any]:
         values = {**self.study.train, **_of("train", levels)}
-        where = f"{self.file}: train"
-        bound = bind(TrainConfig, values, kind="key of train", where=where)
+        bound = bind(TrainConfig, values, kind="key of train", prefix="train.", where=self.file)
         try:
             TrainConfig(**bound)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""The plan of a study: its cells and trials, what they cost, and what to know before running them."""
+"""The plan of a study: its cells and trials, what they cost, and what to know beforehand."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Plan:
                 "cell": cell.id,
                 "seed": seed,
                 "config": cell.config,
+                "cost": asdict(cell.cost),
                 "resources": dict(self.resources),
                 "allow": list(self.allow),
             }

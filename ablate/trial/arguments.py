@@ -73,9 +73,7 @@ def _convert(value: Any, annotation: Any, *, key: str) -> Any:
             except ValidationError:
                 pass
         reason = error.errors()[0]["msg"]
-        raise UserError(
-            f"{key} is {value!r}: {reason[0].lower()}{reason[1:]} (declared {_spelling(annotation)})."
-        ) from None
+        raise UserError(f"{key} is {value!r}: {reason[0].lower()}{reason[1:]}.") from None
 
 
 def plain(value: Any) -> Any:
@@ -85,11 +83,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     return value
-
-
-def _spelling(annotation: Any) -> str:
-    return (
-        annotation.__name__
-        if isinstance(annotation, type)
-        else str(annotation).replace("typing.", "")
-    )

@@ -13,6 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.components.state_size import state_bytes
+from ablate.errors import UserError
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import SequenceTask
 from ablate.trial.build import build_model
@@ -20,6 +21,7 @@ from ablate.trial.space import Model
 from ablate.trial.train import TrainConfig, run_steps, steps_of, token_loss
 
 PROBE_STEPS = 2
+REAL = 1e8
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,27 @@ class Probe:
     losses: tuple[float, ...]
 
 
-def measure_cost(model: Model, vocab: int, context: int, *, allow: Iterable[str] = ()) -> Cost:
-    """Count on the meta device, one row of one context; no number is computed."""
+def measure_cost(
+    model: Model, vocab: int, context: int, *, allow: Iterable[str] = (), where: str = ""
+) -> Cost:
+    """Build the model and count over one row of one context.
+
+    Raises:
+        UserError: a value that a constructor refuses.
+    """
     key = json.dumps({**model, "name": ""}, sort_keys=True)
-    return _measure(key, vocab, context, tuple(allow))
+    try:
+        return _measure(key, vocab, context, tuple(allow))
+    except UserError as error:
+        raise UserError(f"{where}: {error}" if where else str(error)) from error
 
 
 @functools.lru_cache(maxsize=1024)
 def _measure(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Cost:
-    built = build_model(json.loads(model), vocab, seed=0, device="meta", allow=allow)
-    tokens = torch.zeros(1, context, dtype=torch.int64, device="meta")
+    spec: Model = json.loads(model)
+    device = "cpu" if _is_small(spec, context) else "meta"
+    built = build_model(spec, vocab, seed=0, device=device, allow=allow)
+    tokens = torch.zeros(1, context, dtype=torch.int64, device=device)
     counter = FlopCounterMode(display=False)
     with counter:
         logits, state = built(tokens)
@@ -67,6 +80,12 @@ def _measure(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Co
         state_bytes=state_bytes(state),
         flops_per_token=counter.get_total_flops() / context,
     )
+
+
+def _is_small(model: Model, context: int) -> bool:
+    """Whether a real step is quicker than the meta device, whose kernels are written in Python."""
+    backbone = model["backbone"]
+    return bool(backbone["dim"] ** 2 * backbone["layers"] * context < REAL)
 
 
 def probe(config: dict[str, Any], *, device: str = "cpu", allow: Iterable[str] = ()) -> Probe:

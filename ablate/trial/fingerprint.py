@@ -21,10 +21,18 @@ COMPOSED = "ablate.components.neural_memory:NeuralMemory"
 
 
 @dataclass(frozen=True)
+class _Piece:
+    """One top-level statement: its text, the names it uses and what it imports."""
+
+    source: str
+    names: frozenset[str]
+    imports: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class _Module:
-    name: str
-    definitions: dict[str, tuple[ast.stmt, ...]]  # what binds each top-level name
-    always: tuple[ast.stmt, ...]  # statements that run on import for their effect
+    definitions: dict[str, tuple[_Piece, ...]]  # what binds each top-level name
+    always: tuple[_Piece, ...]  # statements that run on import for their effect
 
 
 def fingerprint(config: dict[str, Any], *, allow: Iterable[str] = ()) -> str:
@@ -55,47 +63,85 @@ def closure(
     waiting = list(roots)
     while waiting:
         key = waiting.pop()
-        module_name, _, name = key.partition(":")
-        if key in found or key in skip or module_name.partition(".")[0] not in packages:
+        name, _, wanted = key.partition(":")
+        if key in found or key in skip or name.partition(".")[0] not in packages:
             continue
-        module = _parse(module_name)
+        module = _module(name)
         if module is None:
             continue
-        if name == "*":
-            found[key] = ""
-            waiting += [f"{module_name}:{other}" for other in module.definitions]
-            continue
-        statements = (*module.definitions.get(name, ()), *module.always)
-        found[key] = "\n".join(_source(statement) for statement in statements)
-        for statement in statements:
-            waiting += _references(statement, module)
+        pieces = (*module.definitions.get(wanted, ()), *module.always)
+        found[key] = "\n".join(piece.source for piece in pieces)
+        if wanted == "*":
+            waiting += [f"{name}:{other}" for other in module.definitions]
+        for piece in pieces:
+            waiting += [f"{name}:{used}" for used in piece.names if used in module.definitions]
+            waiting += [_import(*one) for one in piece.imports if one[0].startswith(packages)]
     return found
 
 
-@functools.lru_cache(maxsize=512)
-def _read(path: str, stamp: int) -> ast.Module:
-    with open(path, encoding="utf-8") as file:
-        return ast.parse(file.read(), filename=path)
+def _import(module: str, name: str) -> str:
+    """What ``from module import name`` reaches: all of a module, or one name in it."""
+    inner = f"{module}.{name}"
+    return f"{inner}:*" if name != "*" and _path(inner) else f"{module}:{name}"
 
 
-def _parse(name: str) -> _Module | None:
-    """The top level of a module, without importing it; None if there is no such module."""
+@functools.lru_cache(maxsize=4096)
+def _path(name: str) -> str | None:
+    """The source file of a module, without importing it; None if there is none."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, AttributeError, ValueError):
         return None
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    tree = _read(spec.origin, os.stat(spec.origin).st_mtime_ns)
-    definitions: dict[str, list[ast.stmt]] = {}
+    return spec.origin if spec and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _module(name: str) -> _Module | None:
+    path = _path(name)
+    return _read(path, os.stat(path).st_mtime_ns) if path else None
+
+
+@functools.lru_cache(maxsize=512)
+def _read(path: str, stamp: int) -> _Module:
+    """The top level of a source file; `stamp` makes an edited file a new one."""
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read(), filename=path)
+    definitions: dict[str, list[_Piece]] = {}
     always = []
-    for statement in tree.body:
+    for statement in (part for whole in tree.body for part in _split(whole)):
         names = list(_bound(statement))
-        for bound in names:
-            definitions.setdefault(bound, []).append(statement)
-        if not names and not _is_text(statement):
-            always.append(statement)
-    return _Module(name, {key: tuple(value) for key, value in definitions.items()}, tuple(always))
+        if not names and _is_text(statement):
+            continue
+        piece = _piece(statement)
+        for name in names:
+            definitions.setdefault(name, []).append(piece)
+        if not names:
+            always.append(piece)
+    return _Module({name: tuple(pieces) for name, pieces in definitions.items()}, tuple(always))
+
+
+def _split(statement: ast.stmt) -> list[ast.stmt]:
+    """An import of many names as one import for each, so that each is followed alone."""
+    if isinstance(statement, ast.ImportFrom):
+        return [
+            ast.ImportFrom(statement.module, [alias], statement.level) for alias in statement.names
+        ]
+    if isinstance(statement, ast.Import):
+        return [ast.Import([alias]) for alias in statement.names]
+    return [statement]
+
+
+def _piece(statement: ast.stmt) -> _Piece:
+    bare = _Bare().visit(statement)
+    names, imports = set(), []
+    for node in ast.walk(bare):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imports += [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            imports += [(alias.name, "*") for alias in node.names]
+    # unparse leaves comments and layout out.
+    return _Piece(ast.unparse(bare), frozenset(names), tuple(imports))
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
@@ -111,23 +157,6 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
                 yield alias.asname or alias.name.partition(".")[0]
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
-
-
-def _references(statement: ast.stmt, module: _Module) -> list[str]:
-    """What a definition uses: other names of its module, and what it imports."""
-    bare = _Bare().visit(ast.parse(ast.unparse(statement)))
-    found: list[str] = []
-    for node in ast.walk(bare):
-        if isinstance(node, ast.Name) and node.id in module.definitions:
-            found.append(f"{module.name}:{node.id}")
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                is_module = _parse(inner) is not None
-                found.append(f"{inner}:*" if is_module else f"{node.module}:{alias.name}")
-        elif isinstance(node, ast.Import):
-            found += [f"{alias.name}:*" for alias in node.names]
-    return found
 
 
 class _Bare(ast.NodeTransformer):
@@ -157,8 +186,3 @@ def _is_text(statement: ast.stmt) -> bool:
         and isinstance(statement.value, ast.Constant)
         and isinstance(statement.value.value, str)
     )
-
-
-def _source(statement: ast.stmt) -> str:
-    # ast.unparse loses comments and layout, and re-parsing keeps the cached tree untouched.
-    return ast.unparse(_Bare().visit(ast.parse(ast.unparse(statement))))

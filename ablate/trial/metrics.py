@@ -17,7 +17,7 @@ class MetricError(TypeError):
 def to_float(name: str, value: object) -> float | None:
     """One number as a Python float; None stays None (a gap).
 
-    Takes Python and NumPy numbers, and tensors or arrays of one element of any dtype, bf16 included.
+    Takes Python and NumPy numbers, and tensors or arrays of one element of any type, bf16 too.
 
     Raises:
         MetricError: text, a mapping, or more than one element.

@@ -9,7 +9,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -27,13 +27,16 @@ from ablate.trial.train import Diverged, TrainConfig, train
 Message: TypeAlias = dict[str, Any]
 Report: TypeAlias = Callable[[Message], None]
 
+COUNTED = ("parameters", "state_bytes", "flops_per_token")
+
 
 def run_trial(spec: dict[str, Any], report: Report) -> None:
     """Run the trial of `spec` and report a start, some rows and one end; it raises no failure.
 
     Args:
         spec: ``id``, ``cell``, ``seed`` and ``config`` (``model``, ``task``, ``train``); also
-            ``resources`` (``cpus``, ``gpus``) and ``allow`` (packages that may hold components).
+            ``resources`` (``cpus``, ``gpus``), ``allow`` (packages that may hold components) and
+            ``cost``, where the plan has counted already.
         report: takes each message, a dict of plain values. The end's state is ``done``,
             ``diverged``, ``oom`` or ``failed``.
     """
@@ -88,13 +91,10 @@ class _Trial:
         model = build_model(
             config["model"], sequences.vocab, seed=seed, device=self.device, allow=self.allow
         )
-        cost = measure_cost(config["model"], sequences.vocab, sequences.context, allow=self.allow)
-        facts = {
-            "parameters": cost.parameters,
-            "state_bytes": cost.state_bytes,
-            "flops_per_token": cost.flops_per_token,
-        }
-        self.start(facts, task.info())
+        facts = self.spec.get("cost") or asdict(
+            measure_cost(config["model"], sequences.vocab, sequences.context, allow=self.allow)
+        )
+        self.start({key: facts[key] for key in COUNTED}, task.info())
         train_config = TrainConfig(**(config.get("train") or {}))
         train(model, sequences, train_config, seed=seed, report=self.row, warn=self.warnings.append)
 
@@ -126,7 +126,7 @@ class _Trial:
     def row(self, row: Row) -> None:
         """Pass one row on."""
         self.last_row = row
-        self.last = {name: value for name, value in row.metrics.items()}
+        self.last = dict(row.metrics)
         self.report(
             {
                 "kind": "row",
