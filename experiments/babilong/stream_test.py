@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ablate.errors import UserError
 from ablate.experiments.babilong.babi import Sample
-from ablate.experiments.babilong.stream import Noise, noise_of, pieces, read_last, segments
+from ablate.experiments.babilong.stream import noise_of, pieces, read_last, segments
 from ablate.experiments.babilong.words import ANSWER, QA, Words
 from ablate.experiments.babilong.world import draw_sample
-from ablate.experiments.prose import load_prose
+from ablate.experiments.prose import Prose, load_prose
 from ablate.experiments.rows import Tokens
 
 WORDS = Words(64)
@@ -53,7 +54,7 @@ def test_without_noise_only_the_facts_are_left() -> None:
 
 
 def test_facts_are_uniform_over_the_gaps_of_their_band() -> None:
-    shares = {(0.0, 1.0): [], (0.5, 0.75): []}  # type: ignore[var-annotated]
+    shares: dict[tuple[float, float], list[float]] = {(0.0, 1.0): [], (0.5, 0.75): []}
     fact = WORDS.encode(SHORT.facts[0])
     one = Sample("qa1", SHORT.facts[:1], SHORT.question, "garden", (0,))
     for band, places in shares.items():
@@ -116,5 +117,7 @@ def test_a_million_tokens_are_streamed_in_little_memory() -> None:
 
 
 def test_prose_of_short_sentences_is_no_noise() -> None:
-    assert isinstance(NOISE, Noise)
     assert sum(map(len, NOISE.documents)) > 1_000
+    short = Prose("mine", (("This sentence is a short one.",),))
+    with pytest.raises(UserError, match="no sentence has 10 tokens"):
+        noise_of(short, WORDS)
