@@ -76,8 +76,15 @@ def difference_interval(
     first: ScalingFit, second: ScalingFit, logs: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Return log L of `first` minus that of `second` at log sizes `logs`, with its interval."""
-    mine, low, high = log_losses(first, (logs - first.center[0])[:, None])
-    other, other_low, other_high = log_losses(second, (logs - second.center[0])[:, None])
+    mine = log_losses(first, (logs - first.center[0])[:, None])
+    return recover(mine, log_losses(second, (logs - second.center[0])[:, None]))
+
+
+def recover(
+    first: tuple[Floats, Floats, Floats], second: tuple[Floats, Floats, Floats]
+) -> tuple[Floats, Floats, Floats]:
+    """Return the difference of two independent estimates, each (estimate, low, high), as MOVER."""
+    (mine, low, high), (other, other_low, other_high) = first, second
     difference = mine - other
     below = np.sqrt((mine - low) ** 2 + (other_high - other) ** 2)
     above = np.sqrt((high - mine) ** 2 + (other - other_low) ** 2)

@@ -65,7 +65,7 @@ def test_published_law_of_hoffmann_is_recovered_from_exact_losses():
 def test_pin_holds_the_exponent_and_leaves_a_linear_fit():
     law = Law(sizes(5, 2), floor=False)
     data = noisy(law, [0.5, 0.2], 0.01, 1, 1)
-    pin = Pin(np.array([0.25]), np.array([0.01]), np.array([0.0, 1.0]))
+    pin = Pin(np.array([0.25]), np.array([0.0, 1.0]))
     theta, _ = fit(law, data, np.array([[0.4, 0.2]]), np.array([10.0]), pin=pin, steps=50)
     assert theta[0, 1] == pytest.approx(0.25, abs=1e-8)
     level = (data[0] + 0.25 * law.log_sizes[:, 0]).mean()

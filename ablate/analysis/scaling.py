@@ -134,9 +134,9 @@ def _check(names: tuple[str, ...], table: Floats, losses: Floats, floor: bool) -
             f"{names[0]} and {names[1]} move together (correlation of their logarithms above "
             f"0.95), so their exponents cannot be told apart: vary one at a fixed other."
         )
-    for name, column in zip(names, logs.T, strict=True):
-        others = np.column_stack([np.ones(len(logs)), logs])
-        slope = np.linalg.lstsq(others, np.log(losses), rcond=None)[0][1 + names.index(name)]
+    line = np.column_stack([np.ones(len(logs)), logs])
+    slopes = np.linalg.lstsq(line, np.log(losses), rcond=None)[0][1:]
+    for name, slope in zip(names, slopes, strict=True):
         if slope >= 0:
             raise UserError(f"the loss does not fall with {name}; there is no law to fit.")
 

@@ -136,7 +136,8 @@ def _noise(
     if design.seeds > 1:
         seed_square = (shift**2).sum(axis=1) / (design.seeds - 1)
         own = within / max(degrees, 1)
-        level = np.maximum(seed_square - own, 0) / n
+        limit = min(1 + POOL_STEP * (design.seeds - 2), POOL_LIMIT)
+        level = np.where(seed_square > limit * own, seed_square - own, 0) / n
     return Noise(variance, known, inside, ratio, level, design.seeds - 1)
 
 
@@ -150,9 +151,9 @@ def profile(
     """
     theta, law = fits.theta, fits.design.law
     blank = np.zeros(len(theta))
-    estimate, gradient = Pin(blank, blank, weights, at).at(law, theta)
+    estimate, gradient = Pin(blank, weights, at).at(law, theta)
     _, slope = law.predict(theta, law.log_sizes)
-    curvature = np.einsum("bnp,bnq->bpq", slope, slope)
+    curvature = slope.transpose(0, 2, 1) @ slope
     inverse = np.linalg.pinv(curvature, rcond=1e-12, hermitian=True)
     spread = np.sqrt(np.einsum("bp,bpq,bq->b", gradient, inverse, gradient))
     deviation = np.sqrt(np.maximum(fits.noise.variance, 1e-24)) * spread
@@ -161,7 +162,7 @@ def profile(
     critical = np.maximum(fits.critical(confidence), 1e-24)
     ends = []
     for sign in (-1.0, 1.0):
-        walk = _Walk(fits, weights, at, estimate, sign * half, unit, critical)
+        walk = _Walk(fits, weights, at, estimate, sign * half, critical)
         ends.append(walk.end())
     return estimate, ends[0], ends[1]
 
@@ -175,7 +176,6 @@ class _Walk:
     at: Floats | None
     estimate: Floats
     half: Floats
-    unit: Floats
     critical: Floats
 
     def end(self) -> Floats:
@@ -216,7 +216,7 @@ class _Walk:
         return np.where(open_end, np.sign(self.half) * np.inf, self.estimate + point * self.half)
 
     def _root(self, step: Floats, theta: Floats) -> tuple[Floats, Floats]:
-        pin = Pin(self.estimate + step * self.half, self.unit, self.weights, self.at)
+        pin = Pin(self.estimate + step * self.half, self.weights, self.at)
         law, log_loss, cut = self.fits.design.law, self.fits.log_loss, self.fits.cut
         theta, loss = fit(law, log_loss, theta, cut, pin=pin, steps=40)
         rise = np.maximum(loss - self.fits.loss, 0)
