@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+import ablate.trial.cost as cost_module
+from ablate.errors import UserError
+from ablate.trial.build_test import tiny
+from ablate.trial.cost import measure_cost, probe
+from ablate.trial.space import resolve
+
+
+def test_a_transformer_costs_what_paper_and_pencil_say() -> None:
+    cost = measure_cost(resolve(tiny("transformer")), vocab=11, context=8)
+    dim, heads, hidden, layers, width = 16, 2, 40, 2, 4
+    block = 3 * dim * dim + 3 * dim * width + 2 * dim * dim + 3 * dim * hidden
+    vectors = 2 * dim + dim // heads + heads  # two norms, the head norm, the heads' factors
+    assert cost.parameters == 2 * 11 * dim + dim + layers * (block + vectors)
+    cache, tail = 2 * 8 * dim, 3 * dim * (width - 1)
+    assert cost.state_bytes == 4 * layers * (cache + tail)
+    matrices = layers * (5 * dim * dim + 3 * dim * hidden) + 11 * dim
+    attention = layers * 2 * 8 * dim  # each token against all 8, scores and sums
+    assert cost.flops_per_token == 6 * (matrices + attention)
+
+
+@pytest.mark.parametrize("name", ["atlas", "transformer"])
+def test_the_meta_device_counts_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = resolve(tiny(name, **{"backbone.layers": 1}))
+    real = measure_cost(model, vocab=11, context=8)
+    cost_module._measure.cache_clear()
+    monkeypatch.setattr(cost_module, "REAL", 0)
+    assert measure_cost(model, vocab=11, context=8) == real
+
+
+def test_a_neural_memory_state_does_not_grow_with_the_context() -> None:
+    model = resolve(tiny("deltanet", chunk=1))
+    short, long = (measure_cost(model, vocab=11, context=n).state_bytes for n in (4, 16))
+    heads, key, value, tail = 2, 8, 8, 3 * 16 * 3
+    assert short == long == 4 * 2 * (heads * key * value + tail)
+
+
+def test_bad_values_name_the_place() -> None:
+    model = resolve(tiny("atlas"))
+    model["window"]["length"] = 0
+    with pytest.raises(UserError, match="s.yaml: cell x: window: OmegaWindow.length=0: must be"):
+        measure_cost(model, 11, 8, where="s.yaml: cell x")
+
+
+def test_a_probe_estimates_the_time_and_shows_equal_losses() -> None:
+    args = {
+        "pairs": 2,
+        "length": 16,
+        "vocab": 32,
+        "train_rows": 64,
+        "test_rows": 8,
+        "tokens": 16_000,
+    }
+    config = {
+        "model": resolve(tiny("deltanet")),
+        "task": {"name": "mqar", "args": args},
+        "train": {"evaluations": 1},
+    }
+    first, second = probe(config), probe(config)
+    assert first.losses == second.losses
+    assert len(first.losses) == 3
+    assert 0 < first.seconds < 600

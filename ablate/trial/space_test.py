@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ablate.errors import UserError
+from ablate.trial.space import (
+    AXES,
+    CHOICE,
+    GROUPS,
+    Inactive,
+    apply,
+    check_component,
+    choices,
+    compose_model,
+    load_choice,
+    resolve,
+    target_class,
+)
+
+PRESETS = {
+    "atlas": ("mlp", "polynomial", "omega", "l2", "scalar", "muon", "quintic"),
+    "omeganet": ("mlp", "polynomial", "omega", "l2", "scalar", "gd", None),
+    "titans_lmm": ("mlp", "identity", "omega", "l2", "scalar", "momentum", None),
+    "deltanet": ("matrix", "identity", "omega", "l2", "none", "gd", None),
+    "transformer": ("attention", None, None, None, None, None, None),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_made_of_the_papers_choices(name: str) -> None:
+    model = compose_model(name)
+    chosen = tuple(model[axis] and model[axis][CHOICE] for axis in AXES)
+    assert chosen == PRESETS[name]
+    assert model["name"] == name
+    assert model["backbone"][CHOICE] == "llama"
+
+
+def test_every_preset_is_listed() -> None:
+    assert choices("model") == sorted(PRESETS)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_choice_opens_with_a_comment_and_fits_its_class(group: str) -> None:
+    import ablate.search_spaces
+
+    assert choices(group)
+    for name in choices(group):
+        file = Path(ablate.search_spaces.__path__[0]) / group / f"{name}.yaml"
+        assert file.read_text().startswith("# ")
+        component = load_choice(group, name)
+        cls = target_class(component["_target_"])
+        assert cls.source
+        assert isinstance(cls.axes, tuple)
+        assert check_component(group, component)["_target_"] == component["_target_"]
+
+
+def test_resolving_drops_what_is_inactive_and_spells_defaults_out() -> None:
+    atlas = compose_model("atlas")
+    resolved = resolve(atlas)
+    assert resolved["newton_schulz"]["steps"] == 5
+    assert resolved["window"]["length"] == 4
+    assert resolve(resolved) == resolved
+    assert resolve(apply(atlas, "newton_schulz.steps", 5)) == resolved
+    assert resolve(apply(atlas, "inner_optimizer", "gd"))["newton_schulz"] is None
+    attention = resolve(apply(atlas, "memory", "attention"))
+    assert [axis for axis in AXES if attention[axis] is not None] == ["memory"]
+    assert attention["chunk"] is None
+
+
+def test_apply_sets_choices_principal_numbers_options_and_chunk() -> None:
+    atlas = compose_model("atlas")
+    assert apply(atlas, "window", 7)["window"]["length"] == 7
+    assert apply(atlas, "window.length", 7) == apply(atlas, "window", 7)
+    assert apply(atlas, "chunk", 3)["chunk"] == 3
+    assert apply(atlas, "backbone.dim", 32)["backbone"]["dim"] == 32
+    assert apply(atlas, "memory", "matrix")["memory"]["_target_"].endswith("MatrixMemory")
+    assert atlas == compose_model("atlas"), "the model given is left as it was"
+
+
+def test_naming_the_present_choice_keeps_its_options() -> None:
+    model = apply(compose_model("atlas"), "memory.expansion", 1)
+    assert apply(model, "memory", "mlp") == model
+    assert "expansion" not in apply(apply(model, "memory", "matrix"), "memory", "mlp")["memory"]
+
+
+def test_an_inactive_axis_or_option_is_told_apart_from_a_mistake() -> None:
+    with pytest.raises(Inactive, match="newton_schulz is not active in titans_lmm"):
+        apply(compose_model("titans_lmm"), "newton_schulz.steps", 1)
+    with pytest.raises(Inactive, match="'degree' is no key of feature_map"):
+        apply(compose_model("deltanet"), "feature_map.degree", 2)
+    with pytest.raises(Inactive, match="chunk is not active in transformer"):
+        apply(compose_model("transformer"), "chunk", 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("windo", 4, "s.yaml: 'windo' is no key of a model. Did you mean 'window'?"),
+        ("memory", "mpl", "s.yaml: 'mpl' is no choice of memory. Did you mean 'mlp'? Valid: atten"),
+        ("memory", None, "s.yaml: memory is None; it must be the name of a choice. Valid: attent"),
+        ("retention", None, "s.yaml: retention is None; it must be the name of a choice. Write 'n"),
+        ("bias", 2, "s.yaml: bias is 2, but L2 has no principal option that takes a number; write"),
+    ],
+)
+def test_mistakes_name_the_place_and_what_is_valid(key: str, value: object, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        apply(compose_model("atlas"), key, value, where="s.yaml")
+    assert str(caught.value).startswith(message)
+    assert not isinstance(caught.value, Inactive)
+
+
+def test_an_unknown_preset_is_named() -> None:
+    with pytest.raises(UserError, match="s.yaml: 'atlass' is no preset. Did you mean 'atlas'?"):
+        compose_model("atlass", where="s.yaml")
+
+
+def test_an_active_axis_needs_a_choice() -> None:
+    model = apply(compose_model("deltanet"), "inner_optimizer", "muon")
+    with pytest.raises(UserError) as caught:
+        resolve(model)
+    assert str(caught.value) == (
+        "newton_schulz has no choice, but inner_optimizer muon needs one: set newton_schulz. "
+        "Valid: cubic, quintic."
+    )
+
+
+@pytest.mark.parametrize("target", ["os.getcwd", "torch.nn.Linear", "ablated.X", "getcwd"])
+def test_targets_outside_ablate_are_refused(target: str) -> None:
+    with pytest.raises(UserError, match=f"_target_ '{target}' is refused: it must lie below"):
+        target_class(target)
+
+
+def test_what_ablate_only_imports_is_no_target() -> None:
+    with pytest.raises(UserError, match="'Tensor' is no class of ablate.components.memory"):
+        target_class("ablate.components.memory.Tensor")
+    with pytest.raises(UserError, match="No module named"):
+        target_class("ablate.components.nowhere.Memory")
+
+
+def test_an_allowed_package_is_admitted() -> None:
+    assert target_class("torch.nn.Identity", allow=["torch"]).__name__ == "Identity"
+
+
+def test_a_users_folder_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "window").mkdir()
+    (tmp_path / "window" / "omega.yaml").write_text(
+        "_target_: ablate.components.window.OmegaWindow\nlength: 9\n"
+    )
+    (tmp_path / "model" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults: [titans_lmm, _self_]\nchunk: 5\nwindow: {gates: reader}\n"
+    )
+    (tmp_path / "model" / "bad.yaml").write_text("chunk: 5\n")
+    mine = compose_model("mine", [tmp_path])
+    # titans_lmm sets length 1 itself, on top of the user's omega.
+    assert (mine["chunk"], mine["window"]["length"]) == (5, 1)
+    assert load_choice("window", "omega", [tmp_path])["length"] == 9
+    assert load_choice("window", "omega").get("length") is None
+    with pytest.raises(UserError, match="first line must be '# @package _global_'"):
+        compose_model("bad", [tmp_path])
