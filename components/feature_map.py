@@ -140,8 +140,8 @@ class Polynomial(nn.Module):
             self.raw.copy_(self._start())
 
     def coefficients(self) -> Float[Tensor, " n"]:
-        """a_i, from the lowest degree up."""
-        return F.softplus(self.raw)
+        """a_i, from the lowest degree up, in float32 at least."""
+        return F.softplus(self.raw.to(torch.promote_types(self.raw.dtype, torch.float32)))
 
     def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p f"]:
         """Lift the last dimension of `x` to `width` features, lowest degree first."""

@@ -31,6 +31,7 @@ class HeadGate(nn.Module):
 
     def forward(self, x: Float[Tensor, "b t m"]) -> Float[Tensor, "b t h n"]:
         """Gates for block input `x`."""
-        logits = self.project(x) + self.offset
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        return F.sigmoid(logits.to(wide).unflatten(-1, (self.heads, self.count)))
+        wide = torch.promote_types(x.dtype, self.project.weight.dtype)
+        wide = torch.promote_types(wide, torch.float32)
+        logits = F.linear(x.to(wide), self.project.weight.to(wide), self.offset.to(wide))
+        return F.sigmoid(logits.unflatten(-1, (self.heads, self.count)))

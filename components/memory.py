@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ Weights = tuple[Tensor, ...]
 READ_AXES = ("feature_map", "window", "bias", "retention", "inner_optimizer")
 
 
+@runtime_checkable
 class Memory(Protocol):
     """What the recurrence asks of a memory. `front` are the outputs of the maps on the features."""
 

@@ -5,7 +5,7 @@ M_n = alpha_n M_{n-1} - b_n P(S_n) and y_n = M_n(phi(q_n)) (Atlas Eq. 32-33; Tit
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,7 @@ from ablate.components.recurrence.coefficients import Gates
 from ablate.components.recurrence.state import MemoryState
 
 
+@runtime_checkable
 class FeatureMap(Protocol):
     """What the layer asks of a feature map."""
 
@@ -29,6 +30,7 @@ class FeatureMap(Protocol):
         """Lift the last dimension to `width` features."""
 
 
+@runtime_checkable
 class Window(Protocol):
     """What the layer asks of a window."""
 

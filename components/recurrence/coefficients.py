@@ -73,14 +73,14 @@ class LinearWeights:
     sum_i next_read[i] gradient_i. Without momentum the parts that weigh or make S are None.
     """
 
-    carry: Float[Tensor, "g p n 1"]
-    read: Float[Tensor, "g p n i"]
-    end_carry: Float[Tensor, "g p 1 1"]
-    end_read: Float[Tensor, "g p i 1"]
-    momentum: Float[Tensor, "g p n 1"] | None = None
-    end_momentum: Float[Tensor, "g p 1 1"] | None = None
-    next_carry: Float[Tensor, "g p 1 1"] | None = None
-    next_read: Float[Tensor, "g p i 1"] | None = None
+    carry: Float[Tensor, "*g p n 1"]
+    read: Float[Tensor, "*g p n i"]
+    end_carry: Float[Tensor, "*g p 1 1"]
+    end_read: Float[Tensor, "*g p i 1"]
+    momentum: Float[Tensor, "*g p n 1"] | None = None
+    end_momentum: Float[Tensor, "*g p 1 1"] | None = None
+    next_carry: Float[Tensor, "*g p 1 1"] | None = None
+    next_read: Float[Tensor, "*g p i 1"] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ class OrthogonalWeights:
     `end_` and `next_` as in `LinearWeights`; `pending` gathers the steps since the last write.
     """
 
-    carry: Float[Tensor, "g p n 1"]
-    end_carry: Float[Tensor, "g p 1 1"]
-    next_carry: Float[Tensor, "g p 1 1"]
-    next_read: Float[Tensor, "g p i 1"]
-    pending: Float[Tensor, "g p"]
-    momentum_carry: Float[Tensor, "g p w 1"] | None = None
-    momentum_read: Float[Tensor, "g p w i"] | None = None
-    write: Float[Tensor, "g p n w"] | None = None
-    end_write: Float[Tensor, "g p 1 w"] | None = None
+    carry: Float[Tensor, "*g p n 1"]
+    end_carry: Float[Tensor, "*g p 1 1"]
+    next_carry: Float[Tensor, "*g p 1 1"]
+    next_read: Float[Tensor, "*g p i 1"]
+    pending: Float[Tensor, "*g p"]
+    momentum_carry: Float[Tensor, "*g p w 1"] | None = None
+    momentum_read: Float[Tensor, "*g p w i"] | None = None
+    write: Float[Tensor, "*g p n w"] | None = None
+    end_write: Float[Tensor, "*g p 1 w"] | None = None
 
 
 def _from_start(rate: Tensor, decay: Tensor) -> Tensor:

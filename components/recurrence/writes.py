@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Carried:
     momenta: Weights
 
 
+@runtime_checkable
 class Write(Protocol):
     """What a stretch's writes answer."""
 
