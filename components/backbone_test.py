@@ -20,20 +20,17 @@ from ablate.components.backbone import (
 
 
 def initialise(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every parameter a value, in double precision, as the trial layer would."""
+    """Give every parameter a value, in double precision; a parent has the last word."""
     module = module.double()
-    for path, part in module.named_modules():
+    for path, part in reversed(list(module.named_modules())):
+
+        def stream(name: str, path: str = path) -> torch.Generator:
+            return torch.Generator().manual_seed(crc32(f"{seed}/{path}/{name}".encode()))
+
         if hasattr(part, "init_weights"):
-            part.init_weights(
-                lambda name, path=path: torch.Generator().manual_seed(
-                    crc32(f"{seed}/{path}/{name}".encode())
-                )
-            )
-    drawn = torch.Generator().manual_seed(seed)
-    for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Conv1d | nn.Embedding):
-            with torch.no_grad():
-                part.weight.normal_(0, 0.5, generator=drawn)
+            part.init_weights(stream)
+        elif isinstance(part, nn.Linear | nn.Conv1d | nn.Embedding):
+            nn.init.normal_(part.weight, std=0.5, generator=stream("weight"))
     return module
 
 

@@ -4,20 +4,47 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from ablate.components.attention import SoftmaxAttention
 from ablate.components.backbone import Backbone
 from ablate.components.backbone_test import initialise
+from ablate.components.bias import L2
+from ablate.components.dims import Dims
+from ablate.components.feature_map import Polynomial
+from ablate.components.inner_optimizer import Muon
 from ablate.components.language_model import LanguageModel
+from ablate.components.memory import MLPMemory
+from ablate.components.neural_memory import NeuralMemory
+from ablate.components.newton_schulz import NewtonSchulz
+from ablate.components.retention import ScalarRetention
 from ablate.components.state_size import state_bytes
+from ablate.components.window import OmegaWindow
 
 VOCAB, LENGTH = 11, 13
+KINDS = ("attention", "window", "atlas")
 
 
-def make_model(window: int | None = None) -> LanguageModel:
+def make_mixer(kind: str, dims: Dims) -> nn.Module:
+    if kind != "atlas":
+        return SoftmaxAttention(dims, window=None if kind == "attention" else 5)
+    lift = Polynomial(dims, degree=2)
+    return NeuralMemory(
+        dims,
+        memory=MLPMemory(dims, lift.width, expansion=2),
+        feature_map=lift,
+        window=OmegaWindow(dims, length=3),
+        bias=L2(dims),
+        retention=ScalarRetention(dims),
+        inner_optimizer=Muon(dims),
+        newton_schulz=NewtonSchulz(dims),
+        chunk=4,
+    )
+
+
+def make_model(kind: str = "attention") -> LanguageModel:
     backbone = Backbone(dim=8, layers=2, heads=2)
-    mixers = [SoftmaxAttention(backbone.dims, window=window) for _ in range(2)]
+    mixers = [make_mixer(kind, backbone.dims) for _ in range(2)]
     model = initialise(LanguageModel(VOCAB, backbone, mixers))
     assert isinstance(model, LanguageModel)
     return model
@@ -36,9 +63,10 @@ def in_pieces(model: LanguageModel, tokens: Tensor, pieces: list[int]) -> Tensor
     return torch.cat(logits, dim=1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", [0, 3, LENGTH - 1])
-def test_no_logit_feels_a_later_token(place: int) -> None:
-    model, tokens = make_model(), make_tokens()
+def test_no_logit_feels_a_later_token(kind: str, place: int) -> None:
+    model, tokens = make_model(kind), make_tokens()
     changed = tokens.clone()
     changed[:, place] = (changed[:, place] + 1) % VOCAB
     before, after = model(tokens)[0], model(changed)[0]
@@ -46,35 +74,37 @@ def test_no_logit_feels_a_later_token(place: int) -> None:
     assert (before[:, place:] != after[:, place:]).any(dim=2).all()
 
 
-def test_rows_of_a_batch_do_not_feel_each_other() -> None:
-    model, tokens = make_model(), make_tokens()
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_batch_do_not_feel_each_other(kind: str) -> None:
+    model, tokens = make_model(kind), make_tokens()
     together = model(tokens)[0]
     for row in range(3):
         alone = model(tokens[row : row + 1])[0]
         torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefill", range(1, LENGTH))
-def test_prefill_then_decode_equals_one_call(window: int | None, prefill: int) -> None:
-    model, tokens = make_model(window), make_tokens()
+def test_prefill_then_decode_equals_one_call(kind: str, prefill: int) -> None:
+    model, tokens = make_model(kind), make_tokens()
     whole, _ = model(tokens)
     pieces = [prefill] + [1] * (LENGTH - prefill)
     torch.testing.assert_close(in_pieces(model, tokens, pieces), whole, rtol=0, atol=1e-10)
 
 
-@settings(max_examples=15, deadline=None)
-@given(cuts=st.sets(st.integers(1, LENGTH - 1)))
-def test_any_split_equals_one_call(cuts: set[int]) -> None:
-    model, tokens = make_model(), make_tokens(rows=1)
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.sets(st.integers(1, LENGTH - 1)), kind=st.sampled_from(KINDS))
+def test_any_split_equals_one_call(cuts: set[int], kind: str) -> None:
+    model, tokens = make_model(kind), make_tokens(rows=1)
     edges = [0, *sorted(cuts), LENGTH]
     pieces = [b - a for a, b in zip(edges, edges[1:], strict=False)]
     whole, _ = model(tokens)
     torch.testing.assert_close(in_pieces(model, tokens, pieces), whole, rtol=0, atol=1e-10)
 
 
-def test_modes_do_not_change_the_logits() -> None:
-    model, tokens = make_model(), make_tokens()
+@pytest.mark.parametrize("kind", KINDS)
+def test_modes_do_not_change_the_logits(kind: str) -> None:
+    model, tokens = make_model(kind), make_tokens()
     training = model.train()(tokens)[0]
     assert torch.equal(model.eval()(tokens)[0], training)
     with torch.no_grad():
@@ -83,8 +113,9 @@ def test_modes_do_not_change_the_logits() -> None:
         assert torch.equal(model(tokens)[0], training)
 
 
-def test_every_parameter_gets_a_gradient() -> None:
-    model = make_model()
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_gets_a_gradient(kind: str) -> None:
+    model = make_model(kind)
     model(make_tokens())[0].logsumexp(dim=-1).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -92,8 +123,9 @@ def test_every_parameter_gets_a_gradient() -> None:
         assert parameter.grad.any(), name
 
 
-def test_zero_embeddings_give_finite_logits_and_gradients() -> None:
-    model = make_model()
+@pytest.mark.parametrize("kind", KINDS)
+def test_zero_embeddings_give_finite_logits_and_gradients(kind: str) -> None:
+    model = make_model(kind)
     torch.nn.init.zeros_(model.embedding.weight)
     logits, _ = model(make_tokens())
     logits.square().sum().backward()
