@@ -195,6 +195,6 @@ def _difference(row: Row) -> float:
 
 
 def _name(row: Row) -> str:
-    label = row.cell.label if len(row.cell.label) <= 30 else f"{row.cell.label[:29]}\u2026"
+    label = row.cell.label if len(row.cell.label) <= 40 else f"{row.cell.label[:39]}\u2026"
     n = row.effect.n if row.effect else 0
     return safe(label) + ("" if n == row.planned else f" (n = {n})")

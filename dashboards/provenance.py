@@ -19,7 +19,7 @@ def provenance(results: StudyResults) -> list[tuple[str, str]]:
     pairs = [
         ("study file", results.file),
         ("task", results.task),
-        ("task arguments", spelled(results.task_args)),
+        ("task arguments of the baseline", spelled(results.task_args)),
         ("training", spelled(first.get("train") or {})),
         ("measure", f"{results.primary}, goal: {results.goal}"),
         ("seeds", ", ".join(str(seed) for seed in results.seeds)),

@@ -85,6 +85,7 @@ def html_report(results: StudyResults) -> str:
             counts=_ordered(results.counts()),
             rows=comparisons.rows,
             factors=tables.factors(results),
+            costs=tables.cost_columns(comparisons),
             decimals=numbers.decimals_for(comparisons),
             unit=numbers.measure_words(results.primary),
             figures=drawn,

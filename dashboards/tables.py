@@ -29,11 +29,17 @@ from ablate.dashboards.latex import tabular
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading and the text of a row in it; `left` aligns words to the left."""
+    """One column: its heading, the text of a row in it, and what one number is counted per."""
 
     heading: str
     text: Callable[[Row], str]
     left: bool = False
+    per: str = ""
+
+    @property
+    def title(self) -> str:
+        """The heading on one line."""
+        return f"{self.heading}/{self.per}" if self.per else self.heading
 
 
 def columns(results: StudyResults, comparisons: Comparisons) -> tuple[Column, ...]:
@@ -47,12 +53,20 @@ def columns(results: StudyResults, comparisons: Comparisons) -> tuple[Column, ..
         Column("difference [95 % interval]", lambda row: difference_text(row, decimals)),
         Column("p", lambda row: probability(row.effect.p if row.effect else None)),
         Column("p (Holm)", lambda row: probability(row.p_holm)),
+        *cost_columns(comparisons),
+    )
+
+
+def cost_columns(comparisons: Comparisons) -> tuple[Column, ...]:
+    """Return the columns of what a cell costs, those left out that are empty in every row."""
+    found = (
         Column("parameters", lambda row: count(row.parameters)),
         Column("state", lambda row: size(row.state_bytes)),
-        Column("FLOPs/token", lambda row: count(row.flops_per_token)),
-        Column("tokens/s", lambda row: count(row.tokens_per_second)),
-        Column("time", lambda row: duration(row.seconds)),
+        Column("FLOPs", lambda row: count(row.flops_per_token), per="token"),
+        Column("tokens", lambda row: count(row.tokens_per_second), per="s"),
+        Column("time", lambda row: duration(row.seconds), per="trial"),
     )
+    return tuple(c for c in found if any(c.text(row) != DASH for row in comparisons.rows))
 
 
 def change(row: Row) -> str:
@@ -98,7 +112,7 @@ def markdown_table(results: StudyResults) -> str:
     comparisons = compare(results)
     shown = columns(results, comparisons)
     lines = [
-        _line([column.heading for column in shown]),
+        _line([column.title for column in shown]),
         "|" + "|".join(" :-- " if column.left else " --: " for column in shown) + "|",
         *(_line([column.text(row) for column in shown]) for row in comparisons.rows),
     ]
@@ -118,7 +132,7 @@ def latex_table(results: StudyResults) -> str:
     return tabular(
         caption,
         "".join("l" if column.left else "r" for column in shown),
-        [column.heading for column in shown],
+        [column.title for column in shown],
         [[column.text(row) for column in shown] for row in comparisons.rows],
     )
 
