@@ -55,10 +55,17 @@ def _flat(given: Any) -> Any:
     return flat
 
 
+def _plain(given: Any) -> Any:
+    """A level is one value."""
+    if given is not None and not isinstance(given, (bool, int, float, str)):
+        raise ValueError("a level must be text, a number, true, false or null")
+    return given
+
+
 class FactorSpec(_Section):
     """One factor: its levels, the baseline's first, and where it applies."""
 
-    levels: list[Scalar] = Field(min_length=1)
+    levels: list[Annotated[Any, BeforeValidator(_plain)]] = Field(min_length=1)
     when: dict[str, Any] = {}
 
 

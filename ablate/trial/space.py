@@ -58,11 +58,9 @@ def compose_model(name: str, config_dirs: ConfigDirs = (), *, where: str = "") -
     known = choices("model", config_dirs)
     if name not in known:
         raise unknown("preset", name, known, where=where)
-    composed, chosen = _compose(f"model/{name}", _folders(config_dirs))
+    composed, chosen = _compose("model@_global_", name, _folders(config_dirs))
     valid = ("name", "chunk", *GROUPS)
     file = f"search_spaces/model/{name}.yaml"
-    if "model" in composed:
-        raise UserError(f"{file}: its first line must be '# @package _global_'.")
     for key in composed:
         if key not in valid:
             raise unknown("key of a model", key, valid, where=file)
@@ -89,7 +87,7 @@ def load_choice(axis: str, name: str, config_dirs: ConfigDirs = (), *, where: st
     known = choices(axis, config_dirs)
     if name not in known:
         raise unknown(f"choice of {axis}", name, known, where=where)
-    composed, _ = _compose(f"{axis}/{name}", _folders(config_dirs))
+    composed, _ = _compose(axis, name, _folders(config_dirs))
     component: Model = composed.get(axis, composed)
     component[CHOICE] = name
     return component
@@ -99,35 +97,31 @@ def _folders(config_dirs: ConfigDirs) -> tuple[str, ...]:
     return tuple(str(Path(folder).absolute()) for folder in config_dirs)
 
 
-def _compose(name: str, folders: tuple[str, ...]) -> tuple[Model, dict[str, str]]:
-    return copy.deepcopy(_compose_once(name, folders))
+def _compose(group: str, name: str, folders: tuple[str, ...]) -> tuple[Model, dict[str, str]]:
+    return copy.deepcopy(_compose_once(group, name, folders))
 
 
 @functools.lru_cache(maxsize=256)
-def _compose_once(name: str, folders: tuple[str, ...]) -> tuple[Model, dict[str, str]]:
+def _compose_once(group: str, name: str, folders: tuple[str, ...]) -> tuple[Model, dict[str, str]]:
     """What Hydra makes of one file: the plain content, and the choices of its defaults list."""
-    from hydra import compose, initialize_config_dir, initialize_config_module
+    from hydra import compose, initialize
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    first, *others = (*folders, "")
-    start: Any = (
-        initialize_config_dir(first, version_base="1.3")
-        if first
-        else initialize_config_module("ablate.search_spaces", version_base="1.3")
-    )
-    rest = [f"file://{folder}" for folder in others if folder] + ["pkg://ablate.search_spaces"]
+    # With no primary config, the search path alone decides which folder comes first.
+    searched = [*(f"file://{folder}" for folder in folders), "pkg://ablate.search_spaces"]
+    overrides = [f"hydra.searchpath={json.dumps(searched)}", f"+{group}={name}"]
     try:
-        with start:
-            overrides = [f"hydra.searchpath={json.dumps(rest)}"] if first else []
-            composed = compose(name, overrides=overrides, return_hydra_config=True)
-            chosen = dict(composed.hydra.runtime.choices)
+        with initialize(config_path=None, version_base="1.3"):
+            composed = compose(overrides=overrides, return_hydra_config=True)
             own = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
             content = OmegaConf.to_container(own, resolve=True)
-    except (HydraException, OmegaConfBaseException, YAMLError, RecursionError) as error:
-        raise UserError(f"search_spaces/{name}.yaml: {str(error).strip()}") from None
+            chosen = dict(composed.hydra.runtime.choices)
+    except (HydraException, OmegaConfBaseException, YAMLError, RecursionError, ValueError) as error:
+        file = f"search_spaces/{group.partition('@')[0]}/{name}.yaml"
+        raise UserError(f"{file}: {str(error).strip()}") from None
     assert isinstance(content, dict)
     return {str(key): value for key, value in content.items()}, {
         key: value for key, value in chosen.items() if value is not None

@@ -145,18 +145,34 @@ def test_an_allowed_package_is_admitted() -> None:
 
 def test_a_users_folder_comes_first(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "window").mkdir()
-    (tmp_path / "window" / "omega.yaml").write_text(
-        "_target_: ablate.components.window.OmegaWindow\nlength: 9\n"
+    (tmp_path / "feature_map").mkdir()
+    (tmp_path / "feature_map" / "polynomial.yaml").write_text(
+        "_target_: ablate.components.feature_map.Polynomial\nconstant: false\n"
     )
-    (tmp_path / "model" / "mine.yaml").write_text(
-        "# @package _global_\ndefaults: [titans_lmm, _self_]\nchunk: 5\nwindow: {gates: reader}\n"
-    )
-    (tmp_path / "model" / "bad.yaml").write_text("chunk: 5\n")
+    (tmp_path / "model" / "mine.yaml").write_text("defaults: [atlas, _self_]\nchunk: 5\n")
     mine = compose_model("mine", [tmp_path])
-    # titans_lmm sets length 1 itself, on top of the user's omega.
-    assert (mine["chunk"], mine["window"]["length"]) == (5, 1)
-    assert load_choice("window", "omega", [tmp_path])["length"] == 9
-    assert load_choice("window", "omega").get("length") is None
-    with pytest.raises(UserError, match="first line must be '# @package _global_'"):
+    assert (mine["name"], mine["chunk"], mine["feature_map"]["constant"]) == ("mine", 5, False)
+    assert compose_model("atlas", [tmp_path])["feature_map"]["constant"] is False
+    assert "constant" not in compose_model("atlas")["feature_map"]
+    assert "mine" in choices("model", [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "chunks: 5\n",
+            "search_spaces/model/bad.yaml: 'chunks' is no key of a model. Did you mean",
+        ),
+        ("window: {length: 2}\n", "search_spaces/model/bad.yaml: window has no _target_; name a "),
+        ("defaults: [/window: no]\n", "search_spaces/model/bad.yaml: "),
+        ("defaults: [nowhere]\n", "search_spaces/model/bad.yaml: In 'model/bad': Could not load "),
+        ("chunk: [1\n", "search_spaces/model/bad.yaml: "),
+    ],
+)
+def test_a_bad_preset_is_told(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "bad.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
         compose_model("bad", [tmp_path])
+    assert str(caught.value).startswith(message)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ablate.errors import UserError
+from ablate.study.designs import Point, points
+from ablate.study.factors import make_factors, same
+from ablate.study.schema import Design
+
+KINDS = ["one_factor", "full"]
+
+
+def design(factors: dict[str, Any], **rest: Any) -> Design:
+    spelt = {k: v if isinstance(v, dict) else {"levels": v} for k, v in factors.items()}
+    return Design.model_validate({"factors": spelt, **rest})
+
+
+def plan(factors: dict[str, Any], **rest: Any) -> list[Point]:
+    declared = design(factors, **rest)
+    return points(declared, make_factors(declared, "s.yaml"), "s.yaml")
+
+
+def frozen(found: list[Point]) -> set[frozenset[tuple[str, Any]]]:
+    return {frozenset(point.levels.items()) for point in found}
+
+
+def test_one_factor_changes_one_thing_at_a_time() -> None:
+    found = plan({"a": [1, 2, 3], "b": ["x", "y"]})
+    assert [point.levels for point in found] == [
+        {"a": 1, "b": "x"},
+        {"a": 2, "b": "x"},
+        {"a": 3, "b": "x"},
+        {"a": 1, "b": "y"},
+    ]
+    assert found[0].compared_with is None
+    assert all(point.compared_with == found[0].levels for point in found[1:])
+
+
+FACTORS = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
+    max_size=5,
+)
+
+
+@given(FACTORS, st.randoms(use_true_random=False))
+def test_full_is_the_product_in_any_order_of_keys(factors: dict[str, Any], random: Any) -> None:
+    found = plan(factors, kind="full")
+    assert len(found) == len(frozen(found)) == math.prod(map(len, factors.values()))
+    keys = list(factors)
+    random.shuffle(keys)
+    assert frozen(plan({key: factors[key] for key in keys}, kind="full")) == frozen(found)
+    assert found[0].levels == {key: levels[0] for key, levels in factors.items()}
+
+
+@given(FACTORS)
+def test_one_factor_is_the_baseline_and_every_other_level(factors: dict[str, Any]) -> None:
+    found = plan(factors)
+    assert len(found) == 1 + sum(len(levels) - 1 for levels in factors.values())
+    assert len(frozen(found)) == len(found)
+
+
+MUON_ONLY = {"levels": [5, 1, 3], "when": {"inner_optimizer": "muon"}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("optimizers", [["muon", "gd"], ["gd", "muon"]])
+def test_a_conditional_factor_exists_where_its_condition_holds(
+    kind: str, optimizers: list[str]
+) -> None:
+    found = plan({"inner_optimizer": optimizers, "steps": MUON_ONLY}, kind=kind)
+    assert frozen(found) == {
+        frozenset({("inner_optimizer", "gd")}),
+        *(frozenset({("inner_optimizer", "muon"), ("steps", k)}) for k in (5, 1, 3)),
+    }
+
+
+def test_a_conditional_factor_is_compared_where_it_applies() -> None:
+    found = plan({"inner_optimizer": ["gd", "muon"], "steps": MUON_ONLY})
+    compared = {str(point.levels.get("steps")): point.compared_with for point in found}
+    assert compared["None"] is None
+    assert compared["5"] == {"inner_optimizer": "gd"}
+    assert compared["1"] == compared["3"] == {"inner_optimizer": "muon", "steps": 5}
+
+
+def test_conditions_may_follow_one_another_in_any_order() -> None:
+    chain = {
+        "c": {"levels": [1, 2], "when": {"b": 2}},
+        "b": {"levels": [1, 2], "when": {"a": [2, 3]}},
+        "a": [1, 2, 3],
+    }
+    found = plan(chain, kind="full")
+    assert len(found) == 1 + 2 * (1 + 2)
+    assert len(plan(chain)) == len(frozen(plan(chain))) == 5
+
+
+def test_excluded_combinations_are_left_out() -> None:
+    factors = {"memory": ["mlp", "matrix"], "window": [16, 1, 4]}
+    found = plan(factors, kind="full", exclude=[{"memory": "matrix", "window": [1, 4]}])
+    assert len(found) == 4
+    assert frozenset({("memory", "matrix"), ("window", 16)}) in frozen(found)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"memory": "mlp"}, "s.yaml: design.exclude.0 removes the baseline."),
+        ({"memory": "matrix", "window": 1}, "s.yaml: design.exclude.0 matches no cell that is s"),
+        ({"memry": "mlp"}, "s.yaml: design.exclude.0: 'memry' is no factor. Did you mean 'memory'"),
+        ({"window": 2}, "s.yaml: design.exclude.0: '2' is no level of window. Valid: 1, 16."),
+        ({}, "s.yaml: design.exclude.0 is empty; it would exclude every cell."),
+    ],
+)
+def test_a_bad_exclusion_is_told(rule: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan({"memory": ["mlp", "matrix"], "window": [16, 1]}, exclude=[rule])
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("factors", "rest", "message"),
+    [
+        ({"a": [1, 2, 1.0]}, {}, "s.yaml: design.factors.a: level 1.0 is given twice."),
+        ({"a": [1]}, {"kind": "ful"}, "s.yaml: design.kind: 'ful' is no kind of design. Did you m"),
+        (
+            {"a": [1], "b": {"levels": [1], "when": {"c": 1}}},
+            {},
+            "s.yaml: design.factors.b.when: 'c' is no factor.",
+        ),
+        (
+            {"a": [1], "b": {"levels": [1], "when": {"a": 2}}},
+            {},
+            "s.yaml: design.factors.b.when: '2' is no level of a. Valid: 1.",
+        ),
+        (
+            {"a": {"levels": [1], "when": {"b": 1}}, "b": {"levels": [1], "when": {"a": 1}}},
+            {},
+            "s.yaml: design.factors: the conditions of a, b lead in a circle.",
+        ),
+        (
+            {key: list(range(10)) for key in "abcdefghij"},
+            {"kind": "full"},
+            "s.yaml: design: 10,000,000,000 cells, at most 10,000 are run. kind: one_factor has ",
+        ),
+    ],
+)
+def test_a_bad_design_is_told(factors: dict[str, Any], rest: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan(factors, **rest)
+    assert str(caught.value).startswith(message)
+
+
+def test_levels_compare_by_value_but_true_is_no_number() -> None:
+    assert same(1, 1.0)
+    assert not same(True, 1)
+    assert not same(None, "null")
+    assert len(plan({"a": [True, 1, None, "1"]})) == 4
