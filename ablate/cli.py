@@ -103,8 +103,8 @@ def plan(
     config_dir: ConfigDir = None,
     allow: Allow = None,
     probe: Annotated[
-        bool, typer.Option(help="Train two steps of each cell, for times and no-ops.")
-    ] = True,
+        bool, typer.Option(help="Train a few steps of each cell, for times and no-ops; slow.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Show cells, costs and warnings of a study; run nothing."""

@@ -15,9 +15,12 @@ from ablate.commands.terminal import OK, console, print_json
 from ablate.home import ledger_path
 from ablate.sweep.driver import AGAIN
 from ablate.sweep.ledger import Ledger
+from ablate.sweep.records import TrialRecord
 
 if TYPE_CHECKING:
     from ablate.study.plan import Cell, Plan
+
+_MISSING = TrialRecord("", "", 0, "missing")
 
 
 def plan_command(
@@ -26,7 +29,7 @@ def plan_command(
     *,
     config_dirs: Sequence[Path] = (),
     allow: Sequence[str] = (),
-    probe: bool = True,
+    probe: bool = False,
     as_json: bool = False,
 ) -> int:
     """Print the plan; start nothing and write nothing."""
@@ -59,28 +62,38 @@ def show_plan(plan: Plan, out: Console) -> None:
 def totals(plan: Plan) -> str:
     """Say in a line how many trials there are, how many are to run, and how long they take."""
     trials = plan.trials()
+    known = _known(plan)
+    left = sum(known.get(s["id"], _MISSING).state in AGAIN for s in trials)
     text = (
         f"{several(len(plan.cells), 'cell')} x {several(len(plan.seeds), 'seed')}"
         f" = {several(len(trials), 'trial')}"
     )
-    finished = len(trials) - len(_to_run(plan))
-    if finished:
-        text += f", {finished} finished, {len(trials) - finished} to run"
-    seconds = [cell.cost.seconds_per_trial for cell in plan.cells]
+    if left < len(trials):
+        text += f", {len(trials) - left} finished, {left} to run"
+    seconds = [_seconds(cell, known) for cell in plan.cells]
     if all(value is not None for value in seconds):
         total = sum(value or 0.0 for value in seconds) * len(plan.seeds)
-        text += f"; about {duration(total)} of training, one at a time"
+        text += f"; about {duration(total)} of training in all, one trial at a time"
     return text
 
 
-def _to_run(plan: Plan) -> set[str]:
-    wanted = {spec["id"] for spec in plan.trials()}
+def _known(plan: Plan) -> dict[str, TrialRecord]:
+    """What the ledger has of the plan's trials; nothing if the study was never run."""
     path = ledger_path(plan.study)
     if not path.is_file():
-        return wanted
+        return {}
     with Ledger.open(path, read_only=True) as ledger:
-        known = {record.trial_id: record.state for record in ledger.trials()}
-    return {trial for trial in wanted if known.get(trial, "missing") in AGAIN}
+        return {record.trial_id: record for record in ledger.trials()}
+
+
+def _seconds(cell: Cell, known: dict[str, TrialRecord]) -> float | None:
+    """How long a trial of the cell takes: as measured by finished ones, or by the probe."""
+    found = [
+        record.summary["seconds"]
+        for record in known.values()
+        if record.cell_id == cell.id and record.state == "done" and "seconds" in record.summary
+    ]
+    return sum(found) / len(found) if found else cell.cost.seconds_per_trial
 
 
 def _table(plan: Plan) -> Table:
@@ -91,6 +104,7 @@ def _table(plan: Plan) -> Table:
     for name in ("parameters", "state", "FLOPs/token", "time/trial"):
         table.add_column(name, justify="right")
     labels = {cell.id: cell.label for cell in plan.cells}
+    known = _known(plan)
     for cell in plan.cells:
         table.add_row(
             escape(cell.label),
@@ -99,7 +113,7 @@ def _table(plan: Plan) -> Table:
             count(cell.cost.parameters),
             size(cell.cost.state_bytes),
             count(cell.cost.flops_per_token),
-            duration(cell.cost.seconds_per_trial),
+            duration(_seconds(cell, known)),
         )
     return table
 

@@ -43,7 +43,7 @@ class RunProgress:
         }
         self._states: Counter[str] = Counter()
         self._running: set[str] = set()
-        self._began = time.monotonic()
+        self._began = 0.0
         self._bar = _bar(out) if out.is_terminal and not out.quiet else None
         self._task = self._bar.add_task("starting", total=todo) if self._bar else None
 
@@ -65,6 +65,7 @@ class RunProgress:
         """Take one event of the driver."""
         if event.kind == "begin":
             self._running.add(event.trial_id)
+            self._began = self._began or time.monotonic()
         elif event.kind == "end":
             self._running.discard(event.trial_id)
             self._states[event.message["state"]] += 1

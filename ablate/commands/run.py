@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +19,14 @@ from ablate.commands.plan import show_plan, totals
 from ablate.commands.progress import RunProgress
 from ablate.commands.report import report_path, results_of
 from ablate.commands.status import counts_line
-from ablate.commands.terminal import FAILED, INTERRUPTED, OK, console, program
+from ablate.commands.terminal import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    console,
+    program,
+    stopped_by_sigterm,
+)
 from ablate.home import ledger_path
 from ablate.sweep.driver import Stale, missing_trials, run_plan
 from ablate.sweep.execution import Event, Executor, RunTrial
@@ -64,13 +68,13 @@ def run_command(study: str, overrides: Sequence[str], options: RunOptions) -> in
 def run_study(plan: Any, options: RunOptions, out: Console) -> int:
     """Run a plan that is made already; the rest of `run_command`."""
     view = MlflowView()
-    with Ledger.open(ledger_path(plan.study)) as ledger, _stopped_by_sigterm():
+    with Ledger.open(ledger_path(plan.study)) as ledger, stopped_by_sigterm():
         ledger.acquire_lock("ablate run", force=options.take_over)
         ledger.mark_orphans()
         ledger.save_plan(plan.to_json())
         ledger.add_trials(plan.trials())
         todo = len(missing_trials(plan.trials(), ledger, options.stale)[: options.max_trials])
-        _announce(plan, todo, out)
+        _announce(plan, todo, ledger, out)
         problems: list[str] = []
 
         def tracker_failed(text: str) -> None:
@@ -129,10 +133,15 @@ def _executor(plan: Any, options: RunOptions) -> Executor:
     )
 
 
-def _announce(plan: Any, todo: int, out: Console) -> None:
+def _announce(plan: Any, todo: int, ledger: Ledger, out: Console) -> None:
     out.print(f"{plan.study}: {totals(plan)}", style="bold", markup=False)
-    for warning in plan.warnings:
-        out.print(f"note: {warning}", style="yellow", markup=False)
+    notes = list(plan.warnings)
+    if stale := ledger.counts()["stale"]:
+        notes.append(f"{numbers.several(stale, 'result')} of older code will be made again")
+    if kept := len(ledger.get("kept_stale", [])):
+        notes.append(f"{numbers.several(kept, 'result')} of older code kept")
+    for note in notes:
+        out.print(f"note: {note}", style="yellow", markup=False)
     if todo:
         out.print(f"running {numbers.several(todo, 'trial')}", markup=False)
 
@@ -197,20 +206,3 @@ def means_table(results: StudyResults) -> Table:
             row.verdict.value,
         )
     return table
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Let a polite kill end the run as Ctrl-C does: cleanly, and to be resumed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

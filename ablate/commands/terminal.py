@@ -8,9 +8,12 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -86,3 +89,20 @@ def _strict(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_strict(item) for item in value]
     return value
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Let a polite kill end the body as Ctrl-C does: cleanly, and a study can be resumed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

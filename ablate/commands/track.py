@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from ablate.commands.ledgers import open_ledger, study_name
 from ablate.commands.report import report_path
-from ablate.commands.terminal import FAILED, OK, console
+from ablate.commands.terminal import FAILED, OK, console, stopped_by_sigterm
 from ablate.errors import UserError
 from ablate.home import home
 from ablate.track.tracker import public_uri, sqlite_file, tracking_uri
@@ -61,10 +61,11 @@ def ui_command(study: str | None, *, port: int | None = None) -> int:
             _server_command(uri, port), stdout=output, stderr=output, start_new_session=True
         )
     try:
-        _wait(server, base, log)
-        out.print(_address(base, study), markup=False, soft_wrap=True)
-        out.print("Ctrl-C ends it.", style="dim")
-        server.wait()
+        with stopped_by_sigterm():
+            _wait(server, base, log)
+            out.print(_address(base, study), markup=False, soft_wrap=True)
+            out.print("Ctrl-C ends it.", style="dim")
+            server.wait()
     except KeyboardInterrupt:
         return OK
     finally:

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import math
-import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ablate.conftest import FreshStore
 from ablate.sweep.driver import run_plan
 from ablate.sweep.fake_study import (
     FAKE_ENV,
@@ -30,29 +28,9 @@ from ablate.track.view import MlflowView
 PLAN = FakePlan(cells=2, seeds=2)
 
 
-@pytest.fixture(scope="module")
-def two_comers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str]:
-    """A store that two processes met while it was fresh, and how the other one fared."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    code = "import sys; from ablate.track.tracker import connect; connect(sys.argv[1])"
-    command = [sys.executable, "-c", code, f"sqlite:///{path}"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as other:
-        connect(f"sqlite:///{path}")
-        error = other.communicate()[1]
-    return path, other.returncode, error
-
-
-@pytest.fixture(scope="module")
-def empty_store(two_comers: tuple[Path, int, str]) -> Path:
-    """A migrated store: making one takes seconds, copying it does not."""
-    return two_comers[0]
-
-
 @pytest.fixture
-def uri(empty_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("ABLATE_HOME", str(tmp_path))
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path}/mlflow.db"
+def uri(home: Path) -> str:
+    return f"sqlite:///{home}/mlflow.db"
 
 
 @pytest.fixture
@@ -75,9 +53,9 @@ def runs_by_name(uri: str) -> dict[str, Any]:
 
 
 def test_two_first_comers_do_not_destroy_a_fresh_store(
-    two_comers: tuple[Path, int, str],
+    fresh_store: FreshStore,
 ) -> None:
-    assert two_comers[1:] == (0, "")
+    assert (fresh_store.returncode, fresh_store.stderr) == (0, "")
 
 
 def test_a_study_is_a_parent_with_one_child_per_trial(

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ablate.errors import UserError
+from ablate.sweep.driver import run_plan
+from ablate.sweep.execution import Event
+from ablate.sweep.fake_study import FAKE_ENV, FakePlan, scripted_trial
+from ablate.sweep.inline import InlineExecutor
+from ablate.sweep.ledger import Ledger
+from ablate.sweep.ray_tune import RayTuneExecutor
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    import ray
+
+    os.environ[FAKE_ENV] = "c0-s1:raise,c1-s0:kill,c1-s1:diverge,c1-s2:nan"
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=200_000_000,
+        log_to_driver=False,
+    )
+    yield
+    ray.shutdown()
+    del os.environ[FAKE_ENV]
+
+
+def test_a_raising_and_a_killed_trial_leave_the_others_alone(
+    ray: None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    events: list[Event] = []
+    plan = FakePlan(cells=2, seeds=3)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        executor = RayTuneExecutor(cpus=0.5, run=scripted_trial)
+        counts = run_plan(plan, ledger, executor=executor, on_event=events.append)
+        assert {state: n for state, n in counts.items() if n} == {
+            "done": 3,
+            "failed": 1,
+            "diverged": 1,
+            "lost": 1,
+        }
+        assert ledger.trial("c0-s1").error == "RuntimeError: the fake trial raises"
+        assert "the worker died (pid" in (ledger.trial("c1-s0").error or "")
+        assert [row.step for row in ledger.rows("c0-s0")] == [10, 20]
+        assert ledger.rows("c0-s0")[1].value == pytest.approx(2.05)
+        ended = [event.trial_id for event in events if event.kind == "end"]
+        assert sorted(ended) == sorted(spec["id"] for spec in plan.trials())
+    assert "raylet" not in capfd.readouterr().out
+
+
+def test_more_than_the_machine_has_is_refused(ray: None, tmp_path: Path) -> None:
+    plan = FakePlan(cells=1, seeds=1)
+    with (
+        Ledger.open(tmp_path / "ledger.sqlite") as ledger,
+        pytest.raises(UserError, match="one trial asks for 1 GPU and Ray has 0"),
+    ):
+        run_plan(plan, ledger, executor=RayTuneExecutor(gpus=1, run=scripted_trial))
+
+
+DRIVER = """
+import sys
+from ablate.sweep.driver import run_plan
+from ablate.sweep.fake_study import FakePlan, scripted_trial
+from ablate.sweep.ledger import Ledger
+from ablate.sweep.ray_tune import RayTuneExecutor
+
+def tell(event):
+    print(event.trial_id, event.kind, flush=True)
+
+with Ledger.open(sys.argv[1]) as ledger:
+    executor = RayTuneExecutor(cpus=1, num_cpus=1, run=scripted_trial)
+    run_plan(FakePlan(cells=1, seeds=3), ledger, executor=executor, on_event=tell)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "state"), [(signal.SIGKILL, "running"), (signal.SIGINT, "lost")]
+)
+def test_after_the_driver_was_ended_only_the_missing_trials_run(
+    tmp_path: Path, number: int, state: str
+) -> None:
+    path = tmp_path / "ledger.sqlite"
+    command = [sys.executable, "-c", DRIVER, str(path)]
+    env = {**os.environ, FAKE_ENV: "c0-s1:sleep"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+    ) as driver:
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            if line == "c0-s1 start\n":
+                os.kill(driver.pid, number)
+                break
+        driver.communicate(timeout=60)
+    begun: list[str] = []
+
+    def note(event: Event) -> None:
+        if event.kind == "begin":
+            begun.append(event.trial_id)
+
+    with Ledger.open(path) as ledger:
+        assert ledger.trial("c0-s0").state == "done"
+        assert ledger.trial("c0-s1").state == state
+        plan = FakePlan(cells=1, seeds=3)
+        counts = run_plan(plan, ledger, executor=InlineExecutor(scripted_trial), on_event=note)
+        assert counts["done"] == 3
+        assert begun == ["c0-s1", "c0-s2"]
