@@ -12,7 +12,7 @@ import pytest
 from ablate.errors import UserError
 from ablate.sweep.driver import run_plan
 from ablate.sweep.execution import Event
-from ablate.sweep.fake_study import FAKE_ENV, FakePlan, scripted_trial
+from ablate.sweep.fake_study import FAKE_ENV, FakePlan, fake_trial, scripted_trial
 from ablate.sweep.inline import InlineExecutor
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.ray_tune import RayTuneExecutor
@@ -85,12 +85,7 @@ with Ledger.open(sys.argv[1]) as ledger:
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "state"), [(signal.SIGKILL, "running"), (signal.SIGINT, "lost")]
-)
-def test_after_the_driver_was_ended_only_the_missing_trials_run(
-    tmp_path: Path, number: int, state: str
-) -> None:
+def test_after_a_killed_driver_only_the_missing_trials_run(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     command = [sys.executable, "-c", DRIVER, str(path)]
     env = {**os.environ, FAKE_ENV: "c0-s1:sleep"}
@@ -100,7 +95,7 @@ def test_after_the_driver_was_ended_only_the_missing_trials_run(
         assert driver.stdout is not None
         for line in driver.stdout:
             if line == "c0-s1 start\n":
-                os.kill(driver.pid, number)
+                os.kill(driver.pid, signal.SIGKILL)
                 break
         driver.communicate(timeout=60)
     begun: list[str] = []
@@ -111,8 +106,8 @@ def test_after_the_driver_was_ended_only_the_missing_trials_run(
 
     with Ledger.open(path) as ledger:
         assert ledger.trial("c0-s0").state == "done"
-        assert ledger.trial("c0-s1").state == state
+        assert ledger.trial("c0-s1").state == "running"
         plan = FakePlan(cells=1, seeds=3)
-        counts = run_plan(plan, ledger, executor=InlineExecutor(scripted_trial), on_event=note)
+        counts = run_plan(plan, ledger, executor=InlineExecutor(fake_trial), on_event=note)
         assert counts["done"] == 3
         assert begun == ["c0-s1", "c0-s2"]
