@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import quote
 
+from ablate.analysis.numbers import several
 from ablate.commands.ledgers import open_ledger, study_name
 from ablate.commands.report import report_path
 from ablate.commands.terminal import FAILED, OK, console, stopped_by_sigterm
@@ -38,7 +39,7 @@ def push_command(study: str, *, quiet: bool = False) -> int:
         except TrackerError as error:
             print(f"error: {error}", file=sys.stderr)
             return FAILED
-    line = f"{written} runs written to {view.public_uri}"
+    line = f"{several(written, 'run')} written to {view.public_uri}"
     console(quiet=quiet).print(line, markup=False, soft_wrap=True)
     return OK
 
