@@ -11,10 +11,11 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from ablate.errors import UserError, unknown
 
+Relation = Literal[">", ">=", "<", "<="]
 Verdict = Literal["supported", "refuted", "undecided"]
 
 FORM = "effect(window: 16 -> 1) on val/loss > 0.01"
@@ -47,7 +48,7 @@ class Claim:
     before: str
     after: str
     metric: str
-    relation: Literal[">", ">=", "<", "<="]
+    relation: Relation
     threshold: float
 
 
@@ -65,8 +66,7 @@ def parse_claim(text: str, *, where: str = "") -> Claim:
     before, after = _plain(part["before"]), _plain(part["after"])
     if before == after:
         raise UserError(f"{place}'{text}' changes nothing: both levels are {before}.")
-    relation = part["relation"]
-    assert relation in (">", ">=", "<", "<=")
+    relation = cast(Relation, part["relation"])
     return Claim(
         text.strip(), part["factor"], before, after, part["metric"], relation,
         float(part["threshold"]),

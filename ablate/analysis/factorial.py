@@ -79,7 +79,7 @@ def factorial_effects(
         UserError: if the design does not identify an effect, naming what it is aliased with.
     """
     numbers = np.asarray(values, dtype=float)
-    kept = np.flatnonzero(np.isfinite(numbers))
+    kept = np.flatnonzero(np.isfinite(numbers)).tolist()
     runs = {name: [column[i] for i in kept] for name, column in levels.items()}
     blocks = [seeds[i] for i in kept]
     y = numbers[kept]

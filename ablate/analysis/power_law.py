@@ -44,7 +44,7 @@ class Law:
     @property
     def parameters(self) -> int:
         """Number of free parameters."""
-        return int(self.floor) + 2 * self.log_sizes.shape[1]
+        return int(self.floor) + 2 * int(self.log_sizes.shape[1])
 
     @property
     def exponents(self) -> list[int]:
@@ -139,7 +139,7 @@ def fit(
     # Data sets that have settled leave the batch: most need few steps, a few need many.
     active, x, y = np.arange(len(theta)), theta, log_loss
     damping = np.full(len(theta), 1e-3)
-    state = _expand(law, y, x, cut, pin)
+    state: tuple[Floats, ...] = _expand(law, y, x, cut, pin)
     final[:] = state[0]
     for _ in range(steps):
         trial = _clip(law, x + _move(state[1], state[2], damping), y)

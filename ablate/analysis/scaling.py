@@ -9,7 +9,7 @@ section 3.3) with it. Fits are in `power_law`, intervals in `scaling_intervals`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -74,17 +74,17 @@ def fit_scaling(
         UserError: if sizes are too few, too close, or move together, or the loss does not fall.
     """
     table = np.column_stack([np.asarray(column, dtype=float) for column in sizes.values()])
-    losses = np.asarray(losses, dtype=float)
+    values = np.asarray(losses, dtype=float)
     names = tuple(sizes)
     if len(names) > len(NAMES):
         raise UserError(f"{len(names)} sizes ({', '.join(names)}) given; a law has one or two.")
-    kept = np.isfinite(losses)
+    kept = np.isfinite(values)
     dropped = int((~kept).sum())
-    table, losses = table[kept], losses[kept]
+    table, values = table[kept], values[kept]
     labels = (
         None if seeds is None else tuple(s for s, keep in zip(seeds, kept, strict=True) if keep)
     )
-    _check(names, table, losses, floor)
+    _check(names, table, values, floor)
     center = np.log(np.unique(table, axis=0)).mean(axis=0)
     law = Law(np.log(table) - center, floor)
     setting = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
@@ -92,14 +92,14 @@ def fit_scaling(
     if labels is not None:
         order = {label: index for index, label in enumerate(dict.fromkeys(labels))}
         block = np.array([order[label] for label in labels])
-    fits = fit_batch(make_design(law, setting, block), np.log(losses)[None], exact=exact)
+    fits = fit_batch(make_design(law, setting, block), np.log(values)[None], exact=exact)
     parameters = _parameters(fits, center, confidence)
     misfit = _misfit(fits)
     notes = _notes(names, fits, parameters, misfit, dropped, exact)
     count = fits.design.settings
     return ScalingFit(
-        names, floor, parameters, len(losses), count, fits.design.seeds, dropped, misfit, notes,
-        table, losses, labels, exact, confidence, fits, center,
+        names, floor, parameters, len(values), count, fits.design.seeds, dropped, misfit, notes,
+        table, values, labels, exact, confidence, fits, center,
     )  # fmt: skip
 
 
@@ -240,8 +240,11 @@ def repeat(fits: Fits, count: int) -> Fits:
     def spread(array: Floats) -> Floats:
         return np.repeat(array[:1], count, axis=0)
 
-    fields = ("variance", "degrees", "flatness", "misfit", "level")
-    noise = replace(fits.noise, **{name: spread(getattr(fits.noise, name)) for name in fields})
+    old = fits.noise
+    noise = Noise(
+        spread(old.variance), spread(old.degrees), spread(old.flatness), spread(old.misfit),
+        spread(old.level), old.level_degrees,
+    )  # fmt: skip
     return Fits(
         fits.design, spread(fits.log_loss), spread(fits.theta), spread(fits.cut),
         spread(fits.loss), noise,

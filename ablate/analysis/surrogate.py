@@ -68,15 +68,15 @@ def surrogate_importance(
             forest predicts no better than the mean.
     """
     numbers = np.asarray(values, dtype=float)
-    kept = np.flatnonzero(np.isfinite(numbers))
+    kept = np.flatnonzero(np.isfinite(numbers)).tolist()
     for name in log:
         if name not in columns:
             raise unknown("axis of the search", name, columns)
     need = max(FEWEST, 4 * len(columns))
-    if kept.size < need:
+    if len(kept) < need:
         raise UserError(
             f"importance over {len(columns)} axes needs at least {need} finished trials, got "
-            f"{kept.size}."
+            f"{len(kept)}."
         )
     y = numbers[kept]
     x = np.column_stack(
