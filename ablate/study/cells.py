@@ -70,7 +70,7 @@ def make_cells(
         label = _label(point.levels, one, factors)
         cost = _cost(one, allow, f"{file.name}: cell {label}")
         if probed and one.config["model"]:
-            probes[one.id] = probe(one.config, allow=allow)
+            probes[one.id] = probe(one.config, cpus=int(study.resources.cpus), allow=allow)
             cost = dataclasses.replace(cost, seconds_per_trial=probes[one.id].seconds)
         other = None
         if point.compared_with is not None:

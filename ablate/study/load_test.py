@@ -86,7 +86,7 @@ def test_names_are_looked_up_in_the_users_folders_first(tmp_path: Path) -> None:
 FILE_ERRORS = {
     "unknown key": (
         "task: x\nsede: 3\n",
-        "s.yaml: sede: 'sede' is no key of a study. Did you mean 'seeds'? Valid: design, measure",
+        "s.yaml: sede: 'sede' is no key of a study. Did you mean 'seeds'? Valid: ",
     ),
     "unknown inner key": (
         "task: x\ndesign: {knd: full}\n",

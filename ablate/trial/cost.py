@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from ablate.components.state_size import state_bytes
 from ablate.errors import UserError
@@ -51,6 +53,40 @@ class Probe:
     losses: tuple[float, ...]
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch use `count` threads inside, and as many as before after."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Flops(TorchDispatchMode):
+    """Sums the formulas of `torch.utils.flop_counter`.
+
+    Its own FlopCounterMode imports torch's compiler first, which takes longer than the counting.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **kwargs, out_val=out)
+        return out
+
+
 def measure_cost(
     model: Model, vocab: int, context: int, *, allow: Iterable[str] = (), where: str = ""
 ) -> Cost:
@@ -70,17 +106,19 @@ def measure_cost(
 def _measure(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Cost:
     spec: Model = json.loads(model)
     device = "cpu" if _is_small(spec, context) else "meta"
-    built = build_model(spec, vocab, seed=0, device=device, allow=allow)
-    tokens = torch.zeros(1, context, dtype=torch.int64, device=device)
-    counter = FlopCounterMode(display=False)
-    # The CPU's fused attention kernel is not in the counter's table; its two products are.
-    with counter, sdpa_kernel(SDPBackend.MATH):
-        logits, state = built(tokens)
-        token_loss(logits, tokens).backward()  # type: ignore[no-untyped-call]
+    counter = _Flops()
+    # Tensors this small are slower on many threads, and far slower on a busy machine.
+    with threads(1):
+        built = build_model(spec, vocab, seed=0, device=device, allow=allow)
+        tokens = torch.zeros(1, context, dtype=torch.int64, device=device)
+        # The CPU's fused attention has no formula in torch's table; the two products in it have.
+        with counter, sdpa_kernel(SDPBackend.MATH):
+            logits, state = built(tokens)
+            token_loss(logits, tokens).backward()  # type: ignore[no-untyped-call]
     return Cost(
         parameters=sum(parameter.numel() for parameter in built.parameters()),
         state_bytes=state_bytes(state),
-        flops_per_token=counter.get_total_flops() / context,
+        flops_per_token=counter.total / context,
     )
 
 
@@ -90,19 +128,23 @@ def _is_small(model: Model, context: int) -> bool:
     return bool(backbone["dim"] ** 2 * backbone["layers"] * context < REAL)
 
 
-def probe(config: dict[str, Any], *, device: str = "cpu", allow: Iterable[str] = ()) -> Probe:
-    """Train two real steps (after one to warm up) and score once; say how long all will take."""
+def probe(config: dict[str, Any], *, cpus: int = 1, allow: Iterable[str] = ()) -> Probe:
+    """Train two real steps (after one to warm up) and score once; say how long all will take.
+
+    It runs on the CPU with `cpus` threads.
+    """
     task = cast(SequenceTask, make_task(config["task"]["name"], config["task"]["args"]))
     train_config = TrainConfig(**config["train"])
-    model = build_model(config["model"], task.vocab, seed=0, device=device, allow=allow)
-    steps = run_steps(model, task, train_config, seed=0, steps=PROBE_STEPS + 1)
-    losses = [next(steps)]
-    began = time.perf_counter()
-    losses += list(steps)
-    stepping = (time.perf_counter() - began) / PROBE_STEPS
-    began = time.perf_counter()
-    with torch.no_grad():
-        task.score(model)
-    scoring = time.perf_counter() - began
+    with threads(max(1, cpus)):
+        model = build_model(config["model"], task.vocab, seed=0, allow=allow)
+        steps = run_steps(model, task, train_config, seed=0, steps=PROBE_STEPS + 1)
+        losses = [next(steps)]
+        began = time.perf_counter()
+        losses += list(steps)
+        stepping = (time.perf_counter() - began) / PROBE_STEPS
+        began = time.perf_counter()
+        with torch.no_grad():
+            task.score(model)
+        scoring = time.perf_counter() - began
     seconds = stepping * steps_of(task) + scoring * train_config.evaluations
     return Probe(seconds, tuple(losses))

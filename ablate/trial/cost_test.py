@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import ablate.trial.cost as cost_module
 from ablate.errors import UserError
+from ablate.trial.build import build_model
 from ablate.trial.build_test import tiny
 from ablate.trial.cost import measure_cost, probe
 from ablate.trial.space import resolve
+from ablate.trial.train import token_loss
 
 
 def test_a_transformer_costs_what_paper_and_pencil_say() -> None:
@@ -29,6 +33,16 @@ def test_the_meta_device_counts_the_same(name: str, monkeypatch: pytest.MonkeyPa
     cost_module._measure.cache_clear()
     monkeypatch.setattr(cost_module, "REAL", 0)
     assert measure_cost(model, vocab=11, context=8) == real
+
+
+def test_the_count_agrees_with_torchs_own_counter() -> None:
+    model = resolve(tiny("atlas"))
+    built = build_model(model, 11, seed=0)
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    counter = FlopCounterMode(display=False)
+    with counter:
+        token_loss(built(tokens)[0], tokens).backward()
+    assert measure_cost(model, 11, 8).flops_per_token == counter.get_total_flops() / 8
 
 
 def test_a_neural_memory_state_does_not_grow_with_the_context() -> None:
