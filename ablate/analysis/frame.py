@@ -92,6 +92,8 @@ class StudyResults:
     task_args: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     file: str = ""
+    design: str = "one_factor"
+    claims: tuple[str, ...] = ()
 
     @cached_property
     def by_cell(self) -> Mapping[str, tuple[Trial, ...]]:
@@ -194,6 +196,8 @@ def load_results(ledger: Ledger) -> StudyResults:
         },
         warnings=tuple(plan.get("warnings") or ()),
         file=str(plan.get("file") or ""),
+        design=str(plan.get("design") or "one_factor"),
+        claims=tuple(plan.get("claims") or ()),
     )
 
 

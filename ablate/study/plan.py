@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis.claims import check_claim, parse_claim
 from ablate.study.cells import Cell, make_cells
 from ablate.study.load import load_study
 from ablate.trial.cost import Cost
@@ -32,6 +33,8 @@ class Plan:
     resources: dict[str, float]
     warnings: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    design: str = "one_factor"
+    claims: tuple[str, ...] = ()
 
     def trials(self) -> list[dict[str, Any]]:
         """The spec of every trial, all cells of the first seed first."""
@@ -65,6 +68,8 @@ class Plan:
             "question": self.question,
             "baseline": self.baseline,
             "task": self.task,
+            "design": self.design,
+            "claims": list(self.claims),
             "measure": dict(self.measure),
             "seeds": list(self.seeds),
             "resources": dict(self.resources),
@@ -105,6 +110,7 @@ def make_plan(
     cells, notes = make_cells(
         declared, file, config_dirs=config_dirs, allow=tuple(allow), probed=probe
     )
+    _check_claims(declared.claims, cells, file.name)
     return Plan(
         study=declared.name,
         file=str(file),
@@ -117,7 +123,18 @@ def make_plan(
         resources={"cpus": declared.resources.cpus, "gpus": declared.resources.gpus},
         warnings=(*notes, *_power(len(declared.seeds), len(cells) - 1)),
         allow=tuple(allow),
+        design=declared.design.kind,
+        claims=tuple(declared.claims),
     )
+
+
+def _check_claims(claims: Sequence[str], cells: Sequence[Cell], file: str) -> None:
+    """Refuse a claim that is misspelt before any trial runs."""
+    levels = {axis: [cell.axes[axis] for cell in cells] for axis in cells[0].axes}
+    levels = {axis: list(dict.fromkeys(column)) for axis, column in levels.items()}
+    for index, text in enumerate(claims):
+        where = f"{file}: claims.{index}"
+        check_claim(parse_claim(text, where=where), levels, where=where)
 
 
 def _power(seeds: int, comparisons: int) -> list[str]:

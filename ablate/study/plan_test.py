@@ -380,3 +380,18 @@ def test_the_first_level_is_set_on_the_baseline(tmp_path: Path) -> None:
     assert [cell.config["model"]["window"]["length"] for cell in made.cells] == [2, 4]
     pairs = itertools.pairwise(made.cells)
     assert all(second.compared_with == first.id for first, second in pairs)
+
+
+def test_claims_are_read_before_anything_runs(tmp_path: Path) -> None:
+    window = {"window": [4, 1]}
+    claim = "effect(window: 4 -> 1) on val/accuracy < 0"
+    made = plan(tmp_path, window, claims=[claim])
+    assert made.to_json()["claims"] == [claim]
+    assert made.to_json()["design"] == "one_factor"
+    for wrong, part in (
+        ("effect(windw: 4 -> 1) on val/accuracy < 0", "Did you mean 'window'"),
+        ("effect(window: 4 -> 2) on val/accuracy < 0", "level of 'window'"),
+        ("window helps", "is no claim"),
+    ):
+        with pytest.raises(UserError, match=f"s.yaml: claims.0.*{part}"):
+            plan(tmp_path, window, claims=[wrong])

@@ -104,6 +104,7 @@ class Study(_Section):
     seeds: Annotated[list[int], BeforeValidator(_seed_list)] = [0, 1, 2]
     design: Design = Design()
     measure: Measure = Measure()
+    claims: list[str] = []
     resources: Resources = Resources()
 
 

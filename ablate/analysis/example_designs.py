@@ -1,0 +1,105 @@
+"""Made-up studies of other designs: a full factorial, and cells of several sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ablate.analysis.example_study import PRIMARY, example_study
+from ablate.analysis.frame import Cell, Curve, Scalar, StudyResults, Trial
+
+TWO_LEVELS: Mapping[str, tuple[Scalar, ...]] = {
+    "memory": ("mlp", "matrix"),
+    "window": (16, 1),
+    "retention": ("scalar", "none"),
+}
+
+LOSSES: Mapping[str, float] = {"memory": 0.06, "window": 0.04, "retention": 0.0}
+"""What leaving the first level of each factor adds to the measure."""
+
+TOGETHER = 0.03
+"""What leaving the first levels of memory and window adds beyond the sum of both."""
+
+SIZES: Mapping[str, tuple[Scalar, ...]] = {
+    "memory": ("mlp", "matrix"),
+    "backbone.dim": (32, 64, 96, 128, 192, 256),
+}
+
+
+def factorial_study(seeds: int = 4, *, noise: float = 0.002) -> StudyResults:
+    """Return all eight combinations of `TWO_LEVELS`, with known effects and one interaction."""
+
+    def value(axes: Mapping[str, Scalar]) -> float:
+        left = {axis for axis, levels in TWO_LEVELS.items() if axes[axis] != levels[0]}
+        both = {"memory", "window"} <= left
+        return 2.3 + sum(LOSSES[axis] for axis in left) + TOGETHER * both
+
+    return _study(TWO_LEVELS, value, seeds, noise)
+
+
+def size_study(seeds: int = 3, *, sizes: int = 6, noise: float = 0.002) -> StudyResults:
+    """Return two memories at `sizes` widths, on L = 1.5 + A N^-0.3 with N the parameters."""
+
+    def value(axes: Mapping[str, Scalar]) -> float:
+        scale = 12.0 if axes["memory"] == "mlp" else 14.0
+        return 1.5 + scale * float(_parameters(axes) ** -0.3)
+
+    factors = {**SIZES, "backbone.dim": SIZES["backbone.dim"][:sizes]}
+    return _study(factors, value, seeds, noise)
+
+
+def _study(
+    factors: Mapping[str, tuple[Scalar, ...]],
+    value: Callable[[Mapping[str, Scalar]], float],
+    seeds: int,
+    noise: float,
+) -> StudyResults:
+    start = {axis: levels[0] for axis, levels in factors.items()}
+    cells: list[Cell] = []
+    for levels in itertools.product(*factors.values()):
+        axes = dict(zip(factors, levels, strict=True))
+        changed = {
+            axis: (start[axis], level) for axis, level in axes.items() if level != start[axis]
+        }
+        label = ", ".join(f"{axis}={level}" for axis, (_, level) in changed.items()) or "baseline"
+        cells.append(
+            Cell(
+                id=f"{zlib.crc32(label.encode()):08x}",
+                label=label,
+                axes=axes,
+                changed=changed,
+                compared_with=cells[0].id if cells else None,
+                parameters=_parameters(axes),
+                state_bytes=4096 * (1 + (axes["memory"] == "mlp")),
+                flops_per_token=6.0 * _parameters(axes),
+            )
+        )
+    trials, curves = [], {}
+    for cell, seed in itertools.product(cells, range(seeds)):
+        own = np.random.default_rng(zlib.crc32(f"{cell.label}/{seed}".encode()))
+        shared = np.random.default_rng(seed).normal(0, 2 * noise)
+        tokens = np.geomspace(31_250, 2_000_000, 7)
+        final = value(cell.axes) + shared + own.normal(0, noise)
+        trial = Trial(f"{cell.id}-s{seed}", cell.id, seed, "done", attempt=1)
+        trials.append(
+            dataclasses.replace(trial, summary={"seconds": 1e-4 * _parameters(cell.axes)})
+        )
+        curves[trial.id] = {PRIMARY: Curve(tokens, final * (tokens / tokens[-1]) ** -0.1)}
+    return dataclasses.replace(
+        example_study(),
+        baseline=cells[0].id,
+        cells=tuple(cells),
+        seeds=tuple(range(seeds)),
+        trials=tuple(trials),
+        curves=curves,
+        design="full",
+    )
+
+
+def _parameters(axes: Mapping[str, Scalar]) -> float:
+    width = int(axes.get("backbone.dim") or 64)
+    return 24.0 * width**2 + 256 * width
