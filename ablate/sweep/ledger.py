@@ -230,14 +230,21 @@ def _places(plan: dict[str, Any] | None) -> dict[tuple[str, int], int] | None:
 
 
 def _record(row: tuple[Any, ...], place: dict[tuple[str, int], int] | None) -> TrialRecord:
-    trial_id, cell, seed, config, attempt, state, *times, info, summary = row
+    trial_id, cell, seed, config, attempt, state, *facts, info, summary = row
+    started, ended, host, device, error, traceback, fingerprint = facts
     return TrialRecord(
         trial_id,
         cell,
         seed,
         state or "missing",
         attempt or 0,
-        *times,
+        started,
+        ended,
+        host,
+        device,
+        error,
+        traceback,
+        fingerprint,
         info=json.loads(info or "{}"),
         summary=json.loads(summary or "{}"),
         config=json.loads(config),

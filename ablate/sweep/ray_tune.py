@@ -112,7 +112,9 @@ def _trainable(config: dict[str, Any], specs: list[Spec], run: RunTrial | None) 
     from ray import tune
 
     if run is None:
-        from ablate.trial.run import run_trial as run
+        from ablate.trial.run import run_trial
+
+        run = run_trial
 
     def report(message: Message) -> None:
         tune.report({"message": json.dumps(message)})

@@ -82,8 +82,10 @@ def trial_tags(
 def trial_params(record: TrialRecord, cell: Mapping[str, Any]) -> dict[str, str]:
     """Return the configuration's leaves, the axes' levels and the seed, cut with a mark."""
     axes = {f"axis.{axis}": level for axis, level in (cell.get("axes") or {}).items()}
-    facts = {key: record.info[key] for key in ("parameters", "state_bytes") if key in record.info}
-    params = {**dict(flat(record.config)), **axes, **facts, "seed": record.seed}
+    names = ("parameters", "state_bytes")
+    facts: dict[str, Any] = {name: record.info[name] for name in names if name in record.info}
+    params: dict[str, Any] = dict(flat(record.config))
+    params |= {**axes, **facts, "seed": record.seed}
     return {
         legal_name(name): cut("n/a" if name in axes and value is None else value, PARAM_LIMIT)
         for name, value in params.items()

@@ -222,8 +222,8 @@ class MlflowView:
             self._client.log_batch(run_id, params=some)
         labels = list((tags or {}).items())
         for at in range(0, len(labels), _PARAMS_A_CALL):
-            some = [RunTag(*pair) for pair in labels[at : at + _PARAMS_A_CALL]]
-            self._client.log_batch(run_id, tags=some)
+            marks = [RunTag(*pair) for pair in labels[at : at + _PARAMS_A_CALL]]
+            self._client.log_batch(run_id, tags=marks)
         for at in range(0, len(points), _METRICS_A_CALL):
             chunk = points[at : at + _METRICS_A_CALL]
             metrics = [Metric(p.name, p.value, p.time, p.step) for p in chunk]
