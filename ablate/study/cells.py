@@ -84,7 +84,7 @@ def _refuse_idle(configured: list[Configured], factors: tuple[Factor, ...]) -> N
     """Refuse a setting that has no effect in any cell: most likely it is misspelt."""
     for setting in ({factor.key for factor in factors}, set(configured[0].unused)):
         for key in sorted(setting):
-            reasons = [(one.inactive | one.unused).get(key) for one in configured]
+            reasons = [{**one.inactive, **one.unused}.get(key) for one in configured]
             if all(reasons):
                 raise UserError(str(reasons[0]))
 
@@ -158,7 +158,7 @@ def _cell(
         label=label,
         axes=axes,
         changed=changed,
-        compared_with=other and other.id,
+        compared_with=other.id if other else None,
         config=one.config,
         cost=cost,
         fingerprint=fingerprint(one.config, allow=allow),

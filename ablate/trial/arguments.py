@@ -44,7 +44,8 @@ def bind(
     for name in values:
         if name not in known:
             raise unknown(kind, name, known, where=where)
-    hints = get_type_hints(cls if hasattr(cls, "__dataclass_fields__") else cls.__init__)
+    declared: Any = cls
+    hints = get_type_hints(cls if hasattr(cls, "__dataclass_fields__") else declared.__init__)
     place = f"{where}: " if where else ""
     bound = {}
     for name, parameter in known.items():

@@ -71,7 +71,7 @@ class _Flops(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     @classmethod
@@ -114,7 +114,7 @@ def _measure(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Co
         # The CPU's fused attention has no formula in torch's table; the two products in it have.
         with counter, sdpa_kernel(SDPBackend.MATH):
             logits, state = built(tokens)
-            token_loss(logits, tokens).backward()  # type: ignore[no-untyped-call]
+            token_loss(logits, tokens).backward()
     return Cost(
         parameters=sum(parameter.numel() for parameter in built.parameters()),
         state_bytes=state_bytes(state),

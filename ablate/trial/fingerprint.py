@@ -168,16 +168,17 @@ class _Bare(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.returns = None
-        return self._without_text(node)
+        self._drop_text(node)
+        return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        return self._without_text(node)
+        self._drop_text(node)
+        return node
 
-    def _without_text(self, node: Any) -> Any:
+    def _drop_text(self, node: ast.FunctionDef | ast.ClassDef) -> None:
         self.generic_visit(node)
         if node.body and _is_text(node.body[0]):
             node.body = node.body[1:] or [ast.Pass()]
-        return node
 
 
 def _is_text(statement: ast.stmt) -> bool:

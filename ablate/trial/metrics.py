@@ -35,7 +35,7 @@ def to_float(name: str, value: object) -> float | None:
             raise MetricError(f"metric '{name}' has shape {value.shape}; it must be a number")
         return float(value.reshape(()))
     if isinstance(value, (numbers.Real, np.generic)) and not isinstance(value, (str, bytes)):
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     raise MetricError(f"metric '{name}' is {value!r} ({type(value).__name__}); it must be a number")
 
 

@@ -116,7 +116,7 @@ def _compose_once(group: str, name: str, folders: tuple[str, ...]) -> tuple[Mode
     try:
         with initialize(config_path=None, version_base="1.3"):
             composed = compose(overrides=overrides, return_hydra_config=True)
-            own = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+            own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
             content = OmegaConf.to_container(own, resolve=True)
             chosen = dict(composed.hydra.runtime.choices)
     except (HydraException, OmegaConfBaseException, YAMLError, RecursionError, ValueError) as error:

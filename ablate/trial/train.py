@@ -145,7 +145,7 @@ def run_steps(
         value = loss.item()
         if math.isfinite(value):
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(parameters, config.clip)
             optimizer.step()
         yield value
