@@ -1,0 +1,89 @@
+"""What each factor of a study contributes, where its design identifies that.
+
+A full or fractional design has main effects and interactions, a full design of two-level factors
+Shapley values too, a search the importance of its axes. Other designs have none of these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ablate.analysis.factorial import Factorial, factorial_effects
+from ablate.analysis.frame import Scalar, StudyResults
+from ablate.analysis.shapley import MOST, Shapley, Subset, shapley_values
+from ablate.analysis.surrogate import Surrogate, surrogate_importance
+from ablate.errors import UserError
+
+FACTORIAL = ("full", "fractional")
+SEARCH = "search"
+
+
+def varied(results: StudyResults) -> dict[str, list[Scalar]]:
+    """Return the levels of every factor that has at least two, in the order of the plan."""
+    levels: dict[str, list[Scalar]] = {}
+    for cell in results.cells:
+        for axis, level in cell.axes.items():
+            known = levels.setdefault(axis, [])
+            if level not in known:
+                known.append(level)
+    return {axis: found for axis, found in levels.items() if len(found) > 1}
+
+
+def factorial(results: StudyResults) -> Factorial:
+    """Return main effects and two-way interactions on the primary measure, the seed as block.
+
+    Raises:
+        UserError: if the design, or what is left of it after failures, does not identify them, or
+            a factor does not apply in some cells.
+    """
+    factors = varied(results)
+    nested = [axis for axis, levels in factors.items() if None in levels]
+    if nested:
+        raise UserError(
+            f"{', '.join(nested)} does not apply in some cells, so it is not crossed with the "
+            "other factors: main effects averaged over all cells do not exist."
+        )
+    runs = [
+        (cell, seed, value)
+        for cell in results.cells
+        for seed, value in sorted(results.values[cell.id].items())
+    ]
+    columns = {axis: [cell.axes[axis] for cell, _, _ in runs] for axis in factors}
+    values = [value for _, _, value in runs]
+    return factorial_effects(values, columns, [seed for _, seed, _ in runs])
+
+
+def shapley(results: StudyResults) -> Shapley:
+    """Return the share of each factor in what all first levels together change.
+
+    A factor is "on" at the baseline's level; a share is what having it on adds to the measure.
+
+    Raises:
+        UserError: if a factor has more than two levels, there are too many, or a cell is missing.
+    """
+    factors = varied(results)
+    more = [f"{axis} has {len(levels)}" for axis, levels in factors.items() if len(levels) != 2]
+    if more:
+        raise UserError(f"Shapley values need factors of two levels: {', '.join(more)}.")
+    if len(factors) > MOST:
+        raise UserError(f"Shapley values need at most {MOST} factors, got {len(factors)}.")
+    table: dict[Subset, Mapping[int, float]] = {
+        frozenset(axis for axis, levels in factors.items() if cell.axes[axis] == levels[0]): (
+            results.values[cell.id]
+        )
+        for cell in results.cells
+    }
+    return shapley_values(table, list(factors))
+
+
+def importance(results: StudyResults) -> Surrogate:
+    """Return the share of each axis of a search in the variance of the primary measure.
+
+    Raises:
+        UserError: if finished trials are too few, or the forest predicts no better than the mean.
+    """
+    trials = [(cell, trial) for cell in results.cells for trial in results.by_cell[cell.id]]
+    columns = {axis: [cell.axes[axis] for cell, _ in trials] for axis in varied(results)}
+    values = [results.values[cell.id].get(trial.seed, math.nan) for cell, trial in trials]
+    return surrogate_importance(columns, values)
