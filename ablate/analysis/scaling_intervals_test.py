@@ -115,3 +115,24 @@ def test_interval_that_knows_the_law_is_exact_is_narrower_and_covers():
     _, wide_low, wide_high = exponent(fit_batch(at, data[:50]))
     assert 0.93 <= np.mean((low <= TRUE) & (high >= TRUE)) <= 0.97
     assert np.median(high - low) < 0.5 * np.median(wide_high - wide_low)
+
+
+def print_coverage(count: int = 4000) -> None:
+    """Print the table of docs/statistics.md: `python -m ablate.analysis.scaling_intervals_test`."""
+    print("sizes seeds E     size/seed noise  covered %  bias %  median width")
+    for settings, seeds, floor in (
+        (5, 3, True), (6, 3, True), (8, 3, True), (6, 5, True), (6, 1, True), (4, 3, True),
+        (4, 3, False), (6, 3, False),
+    ):  # fmt: skip
+        at = design(settings, seeds, floor=floor, paired=seeds > 1)
+        for ratio in (0.0, 0.5, 1.0, 3.0):
+            data = simulate(at, 17, count, size=0.005 * ratio, shift=0.005 * (seeds > 1))
+            estimate, low, high = exponent(fit_batch(at, data))
+            covered = 100 * np.mean((low <= TRUE) & (high >= TRUE))
+            bias, width = 100 * (estimate.mean() / TRUE - 1), np.median(high - low)
+            row = f"{settings:5} {seeds:5} {'free ' if floor else 'fixed'} {ratio:15.1f}"
+            print(f"{row} {covered:10.1f} {bias:7.2f} {width:13.4f}")
+
+
+if __name__ == "__main__":
+    print_coverage()
