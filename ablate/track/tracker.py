@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import socket
 import sqlite3
 import warnings
@@ -93,8 +94,16 @@ def tracker_errors(uri: str) -> Iterator[None]:
     except (TrackerError, UserError):
         raise
     except Exception as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise TrackerError(f"the tracker {public_uri(uri)} is not usable: {text[:300]}") from error
+        text = f"the tracker {public_uri(uri)} is not usable: {_reason(error)}"
+        raise TrackerError(text) from error
+
+
+def _reason(error: Exception) -> str:
+    """The heart of an error: requests and SQLAlchemy wrap it in a paragraph."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if system := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
+        return system[1].lower()
+    return "it does not answer in time" if "timed out" in text else text[:300]
 
 
 def connect(uri: str) -> Any:

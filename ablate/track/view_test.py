@@ -219,13 +219,13 @@ def test_a_tracker_that_refuses_or_is_silent_is_noticed_in_seconds(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     began = time.monotonic()
-    with pytest.raises(TrackerError, match=r"the tracker http://127.0.0.1:9 is not usable"):
+    with pytest.raises(TrackerError, match=r"http://127.0.0.1:9 is not usable: connection refused"):
         MlflowView("http://127.0.0.1:9").push(ledger)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         port = silent.getsockname()[1]
-        with pytest.raises(TrackerError, match="not usable"):
+        with pytest.raises(TrackerError, match="does not answer in time"):
             MlflowView(f"http://127.0.0.1:{port}").push(ledger)
     assert time.monotonic() - began < 15
 
