@@ -1,4 +1,4 @@
-"""What a cell costs against what it reaches: parameters, state bytes, training speed."""
+"""What a cell reaches against what it costs: FLOPs, state bytes and time, with the best trades."""
 
 from __future__ import annotations
 
@@ -7,22 +7,56 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ablate.analysis.comparisons import Comparisons
+from ablate.analysis.comparisons import Comparisons, Row
 from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import count, decimals_for, measure_words, number, size
+from ablate.analysis.numbers import (
+    count,
+    decimals_for,
+    duration,
+    listed,
+    measure_words,
+    number,
+    size,
+)
+from ablate.analysis.pareto import front
 from ablate.dashboards.theme import LIGHT, MOST_COLOURS, axis, colours, log_axis, safe, style
 
 COSTS: dict[str, tuple[str, str, Callable[[float | None], str]]] = {
-    "cost_parameters": ("parameters", "parameters", count),
+    "cost_flops": ("flops_per_token", "FLOPs per token", count),
     "cost_state": ("state_bytes", "state per sequence", size),
-    "cost_speed": ("tokens_per_second", "training tokens per second", count),
+    "cost_time": ("seconds", "time per trial", duration),
 }
 """Name of the figure: field of `Row`, title of the axis, spelling of one value."""
+
+MOST_ON_FRONT = 8
+"""At most this many cells of a front are named."""
 
 
 def cost_figures(results: StudyResults, comparisons: Comparisons) -> dict[str, go.Figure | None]:
     """Return the measure against each cost; None where fewer than two cells have the cost."""
     return {name: _figure(results, comparisons, *cost) for name, cost in COSTS.items()}
+
+
+def fronts(results: StudyResults, comparisons: Comparisons) -> list[str]:
+    """Return for each cost that differs between cells the cells on its Pareto front, in words."""
+    found = []
+    for field, title, _ in COSTS.values():
+        rows = _with_cost(comparisons, field)
+        if len({getattr(row, field) for row in rows}) < 2:
+            continue
+        labels = [row.cell.label for row in _front(rows, field, results.goal)]
+        rest = len(labels) - MOST_ON_FRONT
+        shown = [*labels[:MOST_ON_FRONT], f"{rest} more"] if rest > 0 else labels
+        found.append(f"{title}: {listed(shown)}")
+    return found
+
+
+def _front(rows: list[Row], field: str, goal: str) -> list[Row]:
+    return front(rows, lambda row: getattr(row, field), goal)
+
+
+def _with_cost(comparisons: Comparisons, field: str) -> list[Row]:
+    return [row for row in comparisons.rows if (getattr(row, field) or 0) > 0 and row.summary.n]
 
 
 def _figure(
@@ -33,13 +67,23 @@ def _figure(
     spelling: Callable[[float | None], str],
 ) -> go.Figure | None:
     costs = {row.cell.id: getattr(row, field) for row in comparisons.rows}
-    rows = [r for r in comparisons.rows if (costs[r.cell.id] or 0) > 0 and r.summary.n]
+    rows = _with_cost(comparisons, field)
     if len(rows) < 2:
         return None
     decimals = decimals_for(comparisons)
     many = len(comparisons.rows) > MOST_COLOURS
     paint = colours(comparisons.rows)
-    figure = go.Figure()
+    best = _front(rows, field, results.goal)
+    figure = go.Figure(
+        go.Scatter(
+            x=[costs[row.cell.id] for row in best],
+            y=[row.summary.mean for row in best],
+            mode="lines",
+            line={"color": LIGHT["quiet"], "width": 1.2, "dash": "dot", "shape": "hv"},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
     for symbol, chosen in (
         ("circle", [row for row in rows if row.cell.compared_with is not None]),
         ("square", [row for row in rows if row.cell.compared_with is None]),

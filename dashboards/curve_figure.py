@@ -20,6 +20,9 @@ from ablate.dashboards.theme import band as faint
 MOST_CURVES = 12
 """At most this many cells are drawn beside the references: those with the largest differences."""
 
+MOST_POINTS = 400
+"""A longer curve is drawn at so many of its points, evenly in the log of the tokens."""
+
 
 def drawn_curves(comparisons: Comparisons) -> list[Row]:
     """Return the rows whose curves are drawn, references first."""
@@ -66,6 +69,22 @@ def curve_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure |
     )
 
 
+def thinned(found: Band) -> Band:
+    """Return `found` at no more than `MOST_POINTS` of its points, the first and last included."""
+    if found.tokens.size <= MOST_POINTS:
+        return found
+    wanted = np.geomspace(found.tokens[0], found.tokens[-1], MOST_POINTS)
+    kept = np.unique(np.searchsorted(found.tokens, wanted * (1 - 1e-12)))
+    kept = np.union1d(kept[kept < found.tokens.size], [0, found.tokens.size - 1])
+    return Band(found.tokens[kept], found.mean[kept], found.low[kept], found.high[kept], found.n)
+
+
+def is_long(results: StudyResults) -> bool:
+    """Tell whether a curve has more points than are drawn."""
+    curves = (found.get(results.curve_metric) for found in results.curves.values())
+    return any(curve is not None and curve.tokens.size > MOST_POINTS for curve in curves)
+
+
 def reference_lines(results: StudyResults) -> dict[str, float]:
     """Return the task's reference values of the primary measure, such as ``unigram``, by name.
 
@@ -104,6 +123,7 @@ def _references(figure: go.Figure, results: StudyResults, bands: Mapping[str, Ba
 
 def _draw(figure: go.Figure, found: Band, row: Row, look: tuple[str, str], panel: int) -> None:
     colour, dash = look
+    found = thinned(found)
     place = {"row": panel, "col": 1}
     if found.n > 1:
         outline = go.Scatter(

@@ -13,7 +13,7 @@ from ablate.dashboards.curve_figure import reference_lines
 from ablate.dashboards.figures import figures
 from ablate.dashboards.theme import dark_of_light, log_axis, round_ticks
 
-NAMES = {"effects", "learning_curves", "cost_parameters", "cost_state", "cost_speed"}
+NAMES = {"effects", "learning_curves", "cost_flops", "cost_state", "cost_time"}
 
 
 def test_every_figure_of_a_finished_study() -> None:

@@ -16,6 +16,7 @@ _SPECIAL = {
     "\N{PLUS-MINUS SIGN}": "$\\pm$",
     "\N{RIGHTWARDS ARROW}": "$\\to$",
     "\N{EN DASH}": "--",
+    "\N{INFINITY}": "$\\infty$",
 }
 _GREEK = {
     "α": "alpha",

@@ -5,6 +5,8 @@ A report is a pure function of the results: the same ledger gives the same bytes
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from functools import cache
@@ -22,12 +24,18 @@ from ablate.analysis.effects import seeds_needed
 from ablate.analysis.frame import StudyResults, Trial
 from ablate.analysis.verdict import conclude
 from ablate.dashboards import provenance, tables, theme
-from ablate.dashboards.curve_figure import drawn_curves, reference_lines
+from ablate.dashboards.cost_figures import fronts
+from ablate.dashboards.curve_figure import MOST_POINTS, drawn_curves, is_long, reference_lines
 from ablate.dashboards.effect_figure import shown_effects
 from ablate.dashboards.figures import figures
+from ablate.dashboards.report_sections import report_sections
+from ablate.dashboards.text_table import markdown
 from ablate.errors import unknown
 
-FORMATS = ("html", "md", "latex", "csv")
+FORMATS = ("html", "md", "latex", "csv", "parquet")
+SECTIONS = ("claims", "attribution", "learnability", "scaling", "failure_rates")
+"""The sections that are on a page only if the study has what they show."""
+
 BROKEN = ("failed", "diverged", "oom", "lost", "pruned", "stale")
 """States that the page explains one by one."""
 
@@ -52,8 +60,19 @@ def write_report(results: StudyResults, path: str | Path) -> Path:
     return path
 
 
+def report_bytes(results: StudyResults, format: str) -> bytes:
+    """Return the report in any of `FORMATS` as it stands in a file.
+
+    Raises:
+        UserError: for any other format.
+    """
+    if format == "parquet":
+        return tables.parquet_bytes(tables.records(results))
+    return report_text(results, format).encode()
+
+
 def report_text(results: StudyResults, format: str) -> str:
-    """Return the report as ``html``, ``md``, ``latex`` or ``csv``.
+    """Return the report as ``html``, ``md``, ``latex`` or ``csv``; Parquet is no text.
 
     Raises:
         UserError: for any other format.
@@ -64,9 +83,9 @@ def report_text(results: StudyResults, format: str) -> str:
         case "md":
             return _markdown_report(results)
         case "latex":
-            return tables.latex_table(results)
+            return _latex_report(results)
         case "csv":
-            return tables.csv_table(results)
+            return tables.csv_text(tables.records(results))
         case _:
             raise unknown("report format", format, FORMATS, where="--format")
 
@@ -74,7 +93,11 @@ def report_text(results: StudyResults, format: str) -> str:
 def html_report(results: StudyResults) -> str:
     """Return the page with its style, figures and plotly's code inside."""
     comparisons = compare(results)
-    drawn = {name: figure_json(figure) for name, figure in figures(results).items()}
+    decimals = numbers.decimals_for(comparisons)
+    sections = report_sections(results, decimals)
+    drawings = [drawing for section in sections.values() for drawing in section.drawings]
+    shown = {**figures(results), **{drawing.name: drawing.figure for drawing in drawings}}
+    drawn = {name: figure_json(figure) for name, figure in shown.items()}
     text: str = (
         _environment()
         .get_template("report.html.j2")
@@ -86,10 +109,13 @@ def html_report(results: StudyResults) -> str:
             rows=comparisons.rows,
             factors=tables.factors(results),
             costs=tables.cost_columns(comparisons),
-            decimals=numbers.decimals_for(comparisons),
+            decimals=decimals,
+            sections={name: sections.get(name) for name in SECTIONS},
+            fronts=fronts(results, comparisons),
             unit=numbers.measure_words(results.primary),
             figures=drawn,
             curve_rows=drawn_curves(comparisons),
+            most_points=MOST_POINTS if is_long(results) else 0,
             effect_rows=shown_effects(comparisons),
             references=reference_lines(results),
             broken=broken_trials(results),
@@ -101,7 +127,7 @@ def html_report(results: StudyResults) -> str:
             light=theme.LIGHT,
             dark=theme.DARK,
             swaps=embedded(theme.dark_of_light()),
-            plotly=Markup(get_plotlyjs()) if drawn else "",
+            plotly=packed_plotly() if drawn else "",
         )
     )
     return text
@@ -110,6 +136,13 @@ def html_report(results: StudyResults) -> str:
 def figure_json(figure: go.Figure) -> Markup:
     """Return a figure as JSON that may stand inside a script element."""
     return embedded(json.loads(figure.to_json()))
+
+
+@cache
+def packed_plotly() -> str:
+    """Return plotly's code as base64 of gzip: a third of its size, and the page unpacks it."""
+    packed = gzip.compress(get_plotlyjs().encode(), 9, mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 def embedded(value: Any) -> Markup:
@@ -140,19 +173,32 @@ def _ordered(counts: dict[str, int]) -> list[tuple[str, int]]:
 def _markdown_report(results: StudyResults) -> str:
     comparisons = compare(results)
     conclusion = conclude(results, comparisons)
+    sections = report_sections(results, numbers.decimals_for(comparisons))
     states = ", ".join(f"{n} {state}" for state, n in _ordered(results.counts()))
     parts = [
-        f"# {tables.markdown(results.study)}",
-        tables.markdown(results.question),
-        f"**{tables.markdown(conclusion.headline)}**",
-        "\n".join(f"- {tables.markdown(limit)}" for limit in conclusion.limits),
-        tables.markdown_table(results).rstrip("\n"),
+        f"# {markdown(results.study)}",
+        markdown(results.question),
+        f"**{markdown(conclusion.headline)}**",
+        "\n".join(f"- {markdown(limit)}" for limit in conclusion.limits),
+        tables.ablation_table(results).markdown().rstrip("\n"),
         f"Trials: {states}. Differences are paired by seed; p is the exact sign-flip test, "
         f"p (Holm) corrects over {numbers.several(comparisons.family, 'comparison')}.",
-        "\n".join(f"- {tables.markdown(s.text)}" for s in conclusion.statements),
-        tables.levels_table(results).rstrip("\n"),
+        "\n".join(f"- {markdown(s.text)}" for s in conclusion.statements),
+        *(section.markdown().rstrip("\n") for section in sections.values()),
+        tables.levels_table(results).markdown().rstrip("\n"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _latex_report(results: StudyResults) -> str:
+    sections = report_sections(results, numbers.decimals_for(compare(results)))
+    parts = [tables.ablation_table(results).latex(), *(s.latex() for s in sections.values())]
+    return "\n".join(part for part in parts if part)
+
+
+def upper_first(text: str) -> str:
+    """Return `text` with its first letter large, as the heading of a column has it."""
+    return text[:1].upper() + text[1:]
 
 
 @cache
@@ -170,6 +216,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update({name: getattr(numbers, name) for name in spelling})
     environment.filters["breakable"] = breakable
+    environment.filters["upper_first"] = upper_first
     environment.globals.update(
         mean_text=tables.mean_text,
         change=tables.change,

@@ -138,7 +138,7 @@ def test_text_formats() -> None:
     assert text.startswith("# atlas-components\n")
     assert "| newton\\_schulz.steps=1 |" in text
     assert "1 failed" in text
-    assert report_text(results, "latex").count("\\\\\n") == 10
+    assert report_text(results, "latex").split("\\end{table}")[0].count("\\\\\n") == 10
     assert report_text(results, "csv").count("\n") == 10
     with pytest.raises(UserError, match="'pdf' is no report format"):
         report_text(results, "pdf")
@@ -171,7 +171,7 @@ def test_1500_finished_trials_take_seconds() -> None:
     page = Page(html)
     assert "1500 done" in page.text
     assert "Only the 40 largest differences are drawn" in page.text
-    assert len(html.encode()) < 5_300_000
+    assert len(html.encode()) <= 5_000_000
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on the path")
@@ -195,6 +195,7 @@ def test_a_browser_draws_the_page(
         page.on("dialog", lambda dialog: problems.append(dialog.message))
         page.on("request", lambda request: fetched.append(request.url))
         page.goto(path.as_uri())
+        page.wait_for_selector('[data-figure="cost_time"] .main-svg')
         drawn = page.locator(".chart .main-svg").count()
         wide = page.evaluate("document.documentElement.scrollWidth")
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ablate.analysis.comparisons import Comparisons, Row, Verdict, compare
 from ablate.analysis.frame import StudyResults
@@ -24,7 +24,7 @@ from ablate.analysis.numbers import (
     signed,
     size,
 )
-from ablate.dashboards.latex import tabular
+from ablate.dashboards.text_table import TextTable
 
 
 @dataclass(frozen=True)
@@ -107,20 +107,8 @@ def difference_text(row: Row, decimals: int) -> str:
     return text if effect.n == row.summary.n else f"{text} (n = {effect.n})"
 
 
-def markdown_table(results: StudyResults) -> str:
-    """Return the ablation table in Markdown, with pipes and markup in names escaped."""
-    comparisons = compare(results)
-    shown = columns(results, comparisons)
-    lines = [
-        _line([column.title for column in shown]),
-        "|" + "|".join(" :-- " if column.left else " --: " for column in shown) + "|",
-        *(_line([column.text(row) for column in shown]) for row in comparisons.rows),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def latex_table(results: StudyResults) -> str:
-    """Return the ablation table as a LaTeX table for the package booktabs, all names escaped."""
+def ablation_table(results: StudyResults) -> TextTable:
+    """Return the ablation table as people read it."""
     comparisons = compare(results)
     shown = columns(results, comparisons)
     caption = (
@@ -129,21 +117,25 @@ def latex_table(results: StudyResults) -> str:
         "p: exact paired sign-flip test; p (Holm): corrected over "
         f"{several(comparisons.family, 'comparison')}."
     )
-    return tabular(
+    return TextTable(
         caption,
         "".join("l" if column.left else "r" for column in shown),
-        [column.title for column in shown],
-        [[column.text(row) for column in shown] for row in comparisons.rows],
+        tuple(column.title for column in shown),
+        tuple(tuple(column.text(row) for column in shown) for row in comparisons.rows),
     )
 
 
-def levels_table(results: StudyResults) -> str:
-    """Return in Markdown the level of every factor in every cell, n/a where it does not apply."""
+def levels_table(results: StudyResults) -> TextTable:
+    """Return the level of every factor in every cell, n/a where it does not apply."""
     axes = factors(results)
-    lines = [_line(["cell", *axes]), "|" + " :-- |" * (len(axes) + 1)]
-    for cell in results.cells:
-        lines.append(_line([cell.label, *(level(cell.axes.get(axis)) for axis in axes)]))
-    return "\n".join(lines) + "\n"
+    return TextTable(
+        "The level of every factor in every cell.",
+        "l" * (1 + len(axes)),
+        ("cell", *axes),
+        tuple(
+            (cell.label, *(level(cell.axes.get(axis)) for axis in axes)) for cell in results.cells
+        ),
+    )
 
 
 def factors(results: StudyResults) -> list[str]:
@@ -151,55 +143,76 @@ def factors(results: StudyResults) -> list[str]:
     return list(dict.fromkeys(axis for cell in results.cells for axis in cell.axes))
 
 
-def csv_table(results: StudyResults) -> str:
-    """Return one line per cell with every number unrounded and one column per factor.
+def records(results: StudyResults) -> list[dict[str, Any]]:
+    """Return one mapping per cell with every number unrounded and one key per factor.
 
-    A number that does not exist is empty; a factor that does not apply is ``n/a``.
+    A number that does not exist is None; a factor that does not apply is ``n/a``.
     """
     comparisons = compare(results)
     axes = factors(results)
     states = sorted(results.counts())
+    return [
+        {
+            "cell": row.cell.id,
+            "label": row.cell.label,
+            **{axis: level(row.cell.axes.get(axis)) for axis in axes},
+            "change": change(row),
+            "compared_with": row.cell.compared_with or "",
+            "measure": results.primary,
+            **_raw(row),
+            **{state: row.counts.get(state, 0) for state in states},
+            "verdict": row.verdict.value,
+        }
+        for row in comparisons.rows
+    ]
+
+
+def _raw(row: Row) -> dict[str, float | None]:
+    effect, summary = row.effect, row.summary
+    return {
+        "n": summary.n,
+        "mean": summary.mean,
+        "low": summary.low,
+        "high": summary.high,
+        "pairs": effect.n if effect else None,
+        "difference": effect.difference if effect else None,
+        "difference_low": effect.low if effect else None,
+        "difference_high": effect.high if effect else None,
+        "p": effect.p if effect else None,
+        "p_holm": row.p_holm,
+        "smallest_p": effect.smallest_p if effect else None,
+        "hedges_g": effect.size if effect else None,
+        "parameters": row.parameters,
+        "state_bytes": row.state_bytes,
+        "flops_per_token": row.flops_per_token,
+        "tokens_per_second": row.tokens_per_second,
+        "seconds": row.seconds,
+        "peak_memory_bytes": row.peak_memory,
+        "log_token_area": row.area,
+    }
+
+
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records of equal keys as CSV, floats to the last digit, None as nothing."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["cell", "label", *axes, "change", "compared_with", "measure", *_RAW, *states, "verdict"]
-    )
-    for row in comparisons.rows:
-        effect, summary = row.effect, row.summary
-        raw = [
-            *(summary.n, summary.mean, summary.low, summary.high),
-            *((effect.n, effect.difference, effect.low, effect.high) if effect else [None] * 4),
-            *((effect.p, row.p_holm, effect.smallest_p, effect.size) if effect else [None] * 4),
-            *(row.parameters, row.state_bytes, row.flops_per_token),
-            *(row.tokens_per_second, row.seconds, row.peak_memory, row.area),
-        ]
-        writer.writerow(
-            [
-                *(row.cell.id, row.cell.label),
-                *(level(row.cell.axes.get(axis)) for axis in axes),
-                *(change(row), row.cell.compared_with or "", results.primary),
-                *("" if value is None else repr(value) for value in raw),
-                *(row.counts.get(state, 0) for state in states),
-                row.verdict.value,
-            ]
-        )
+    if records:
+        writer.writerow(records[0])
+    for record in records:
+        writer.writerow(_field(value) for value in record.values())
     return out.getvalue()
 
 
-_RAW = (
-    *("n", "mean", "low", "high"),
-    *("pairs", "difference", "difference_low", "difference_high"),
-    *("p", "p_holm", "smallest_p", "hedges_g"),
-    *("parameters", "state_bytes", "flops_per_token"),
-    *("tokens_per_second", "seconds", "peak_memory_bytes", "log_token_area"),
-)
+def parquet_bytes(records: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return records of equal keys as a Parquet file; whole numbers of a column stay whole."""
+    # A tenth of a second of import that only this format needs.
+    import pyarrow
+    import pyarrow.parquet
+
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(records)), out)
+    return out.getvalue()
 
 
-def _line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(map(markdown, texts)) + " |"
-
-
-def markdown(text: str) -> str:
-    """Escape `text` for Markdown and put it on one line."""
-    flat = " ".join(text.split())
-    return re.sub(r"([\\`*_<>|]|\](?=\())", r"\\\1", flat)
+def _field(value: Any) -> Any:
+    return repr(value) if isinstance(value, float) else "" if value is None else value

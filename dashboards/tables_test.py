@@ -14,9 +14,21 @@ from ablate.analysis.comparisons import compare
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import StudyResults
 from ablate.dashboards.latex import escape
-from ablate.dashboards.tables import csv_table, latex_table, levels_table, markdown_table
+from ablate.dashboards.tables import ablation_table, csv_text, levels_table, records
 
 NASTY = "a_b|c%d&e#f$g{h}~i^j\\k<l>[0]=λ é"
+
+
+def markdown_table(results: StudyResults) -> str:
+    return ablation_table(results).markdown()
+
+
+def latex_table(results: StudyResults) -> str:
+    return ablation_table(results).latex()
+
+
+def csv_table(results: StudyResults) -> str:
+    return csv_text(records(results))
 
 
 def nasty_study() -> StudyResults:
@@ -49,7 +61,9 @@ def test_markdown_numbers() -> None:
 
 
 def test_conditional_factors_are_not_applicable() -> None:
-    line = next(line for line in levels_table(example_study()).splitlines() if "=gd" in line)
+    line = next(
+        line for line in levels_table(example_study()).markdown().splitlines() if "=gd" in line
+    )
     assert line.endswith("| gd | n/a |")
 
 

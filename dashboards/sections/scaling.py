@@ -1,0 +1,182 @@
+"""Scaling laws: the fitted curves, their exponents, and where they cross."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ablate.analysis.crossing import Crossing
+from ablate.analysis.frame import StudyResults
+from ablate.analysis.interval import Interval
+from ablate.analysis.numbers import DASH, count, measure_words, number, probability
+from ablate.analysis.scaling import ScalingFit, predict_loss
+from ablate.analysis.size_laws import SYMBOLS, SizeCurve, SizeLaws, size_laws
+from ablate.dashboards.section import Drawing, Section
+from ablate.dashboards.text_table import TextTable
+from ablate.dashboards.theme import LIGHT, axis, band, log_axis, safe, series, style
+
+LAW_POINTS = 60
+"""Points at which a fitted curve is drawn."""
+
+
+def scaling_section(results: StudyResults, decimals: int) -> Section | None:
+    """Return the laws of a study that varies a size; None if it varies none."""
+    laws = size_laws(results)
+    if laws is None or not any(curve.points for curve in laws.curves):
+        return None
+    law = " + ".join(["E"] + [_TERMS[k].format(name) for k, name in enumerate(laws.variables)])
+    words = ", ".join(f"{name} = {SYMBOLS[name]}" for name in laws.variables)
+    fitted = [(curve, curve.fit) for curve in laws.curves if curve.fit is not None]
+    refused = [
+        f"Not fitted, {curve.name}: {curve.refusal}" for curve in laws.curves if curve.refusal
+    ]
+    lead = [f"The law is L = {law}, where L is {measure_words(results.primary)} and {words}."]
+    lead += [_crossing(*met, laws.variables[0]) for met in laws.crossings]
+    notes = [f"{curve.name}: {note}." for curve, fit in fitted for note in fit.notes]
+    if fitted:
+        notes.insert(
+            0,
+            "Intervals allow for the scatter of seeds and of sizes about the law; E and A are not "
+            "comparable between curves with different exponents. Largest size: the law is fitted "
+            "without it; its error there (predicted / observed - 1) shows how far to trust it.",
+        )
+    return Section(
+        name="scaling",
+        title="Scaling",
+        lead=tuple(lead + refused),
+        drawings=_drawings(results, laws),
+        tables=(_table([(c, f) for c, f in fitted], decimals),) if fitted else (),
+        notes=tuple(notes),
+    )
+
+
+_TERMS = ("A {}^\N{MINUS SIGN}alpha", "B {}^\N{MINUS SIGN}beta")
+
+
+def _table(fitted: list[tuple[SizeCurve, ScalingFit]], decimals: int) -> TextTable:
+    names = list(fitted[0][1].parameters)
+    return TextTable(
+        caption="Fitted scaling laws with 95 % intervals.",
+        alignment="l" + "r" * (len(names) + 3),
+        heading=("curve", *names, "sizes x seeds", "misfit p", "error at largest size"),
+        rows=tuple(
+            (
+                curve.name,
+                *(
+                    _parameter(fit.parameters[name], 3 if name in _EXPONENTS else decimals)
+                    for name in names
+                ),
+                f"{fit.settings} x {fit.seeds}",
+                probability(fit.misfit),
+                DASH
+                if curve.largest is None
+                else f"{'+' if curve.largest.error > 0 else ''}"
+                f"{number(100 * curve.largest.error, 2)} %",
+            )
+            for curve, fit in fitted
+        ),
+    )
+
+
+_EXPONENTS = ("alpha", "beta")
+
+
+def _parameter(one: Interval, decimals: int) -> str:
+    low, high = _bound(one.low, decimals), _bound(one.high, decimals)
+    return f"{_bound(one.estimate, decimals)} [{low}, {high}]"
+
+
+def _bound(value: float | None, decimals: int) -> str:
+    if value is None:
+        return DASH
+    if math.isinf(value):
+        return "\N{INFINITY}"
+    return number(value, decimals) if abs(value) < 1000 else count(value)
+
+
+def _crossing(second: str, first: str, met: Crossing, variable: str) -> str:
+    if met.verdict == "first below":
+        return f"{second} lies below {first} at every size that was searched, beyond doubt."
+    if met.verdict == "second below":
+        return f"{second} lies above {first} at every size that was searched, beyond doubt."
+    where = f"between {_size(met.low)} and {_size(met.high)}"
+    at = ", ".join(count(size) for size in met.estimates) or "none"
+    if met.verdict == "crosses":
+        beyond = ", beyond the sizes that were run" if met.extrapolated else ""
+        return f"{second} and {first} cross at {variable} = {at} ({where}){beyond}."
+    return (
+        f"{second} and {first} cannot be ordered at every size: they cannot be told apart {where} "
+        f"(crossings of the fitted curves: {at})."
+    )
+
+
+def _size(value: float | None) -> str:
+    if value is None or math.isinf(value):
+        return "the largest size searched"
+    return count(value) if value > 0 else "the smallest size searched"
+
+
+def _drawings(results: StudyResults, laws: SizeLaws) -> tuple[Drawing, ...]:
+    if len(laws.variables) != 1:
+        return ()
+    figure = go.Figure()
+    for index, curve in enumerate(laws.curves):
+        colour, dash = (LIGHT["ink"], "solid") if index == 0 else series(index - 1)
+        _draw(figure, curve, laws.variables[0], colour, dash)
+    sizes = [point[0][0] for curve in laws.curves for point in curve.points]
+    style(
+        figure,
+        height=420,
+        xaxis=log_axis(SYMBOLS[laws.variables[0]], sizes, count),
+        yaxis=axis(measure_words(results.primary), type="log", nticks=6),
+        legend_y=-0.2,
+        hovermode="closest",
+        margin={"l": 8, "r": 12, "t": 8, "b": 8},
+    )
+    caption = (
+        "Dots are single trials. A line is the fitted law, its band the 95 % interval of the mean "
+        "over seeds. Both axes are logarithmic."
+    )
+    description = "Measure against size with fitted laws; the numbers are in the table below."
+    return (Drawing("scaling", figure, caption, description),)
+
+
+def _draw(figure: go.Figure, curve: SizeCurve, variable: str, colour: str, dash: str) -> None:
+    dots = go.Scatter(
+        x=[point[0][0] for point in curve.points],
+        y=[point[2] for point in curve.points],
+        mode="markers",
+        marker={"size": 7, "color": colour, "symbol": "circle-open"},
+        name=safe(curve.name),
+        legendgroup=curve.name,
+        showlegend=curve.fit is None,
+        hovertemplate="%{x:.3s}<br>%{y:.4f}<extra></extra>",
+    )
+    figure.add_trace(dots)
+    if curve.fit is None:
+        return
+    sizes = np.geomspace(curve.fit.sizes.min(), curve.fit.sizes.max(), LAW_POINTS)
+    law = predict_loss(curve.fit, {variable: sizes})
+    outline = go.Scatter(
+        x=np.concatenate([sizes, sizes[::-1]]),
+        y=[one.high for one in law] + [one.low for one in law[::-1]],
+        fill="toself",
+        fillcolor=band(colour),
+        line={"width": 0},
+        mode="lines",
+        hoverinfo="skip",
+        legendgroup=curve.name,
+        showlegend=False,
+    )
+    line = go.Scatter(
+        x=sizes,
+        y=[one.estimate for one in law],
+        mode="lines",
+        line={"color": colour, "dash": dash, "width": 2},
+        name=safe(curve.name),
+        legendgroup=curve.name,
+        hoverinfo="skip",
+    )
+    figure.add_traces([outline, line])
