@@ -24,7 +24,7 @@ from ablate.dashboards.theme import LIGHT, MOST_COLOURS, axis, colours, log_axis
 COSTS: dict[str, tuple[str, str, Callable[[float | None], str]]] = {
     "cost_flops": ("flops_per_token", "FLOPs per token", count),
     "cost_state": ("state_bytes", "state per sequence", size),
-    "cost_time": ("seconds", "time per trial", duration),
+    "cost_time": ("seconds", "seconds per trial", duration),
 }
 """Name of the figure: field of `Row`, title of the axis, spelling of one value."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -76,7 +77,13 @@ def thinned(found: Band) -> Band:
     wanted = np.geomspace(found.tokens[0], found.tokens[-1], MOST_POINTS)
     kept = np.unique(np.searchsorted(found.tokens, wanted * (1 - 1e-12)))
     kept = np.union1d(kept[kept < found.tokens.size], [0, found.tokens.size - 1])
-    return Band(found.tokens[kept], found.mean[kept], found.low[kept], found.high[kept], found.n)
+    return replace(
+        found,
+        tokens=found.tokens[kept],
+        mean=found.mean[kept],
+        low=found.low[kept],
+        high=found.high[kept],
+    )
 
 
 def is_long(results: StudyResults) -> bool:

@@ -60,7 +60,7 @@ def interval_figure(
         xaxis=axis(title),
         yaxis=axis(
             tickvals=heights,
-            ticktext=[safe(name) for name in names],
+            ticktext=[safe(name if len(name) <= 60 else f"{name[:59]}\u2026") for name in names],
             showgrid=False,
             range=[-0.6, len(names) - 0.4],
             tickfont={"size": 13, "color": LIGHT["ink"]},

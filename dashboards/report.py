@@ -22,6 +22,7 @@ from ablate.analysis import numbers
 from ablate.analysis.comparisons import Row, Verdict, compare
 from ablate.analysis.effects import seeds_needed
 from ablate.analysis.frame import StudyResults, Trial
+from ablate.analysis.targets import FEW
 from ablate.analysis.verdict import conclude
 from ablate.dashboards import provenance, tables, theme
 from ablate.dashboards.cost_figures import fronts
@@ -196,9 +197,9 @@ def _latex_report(results: StudyResults) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def upper_first(text: str) -> str:
-    """Return `text` with its first letter large, as the heading of a column has it."""
-    return text[:1].upper() + text[1:]
+def heading(text: str) -> str:
+    """Return `text` with its first letter large; a symbol such as p stays as it is."""
+    return text if len(text.partition(" ")[0]) == 1 else text[:1].upper() + text[1:]
 
 
 @cache
@@ -216,13 +217,14 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update({name: getattr(numbers, name) for name in spelling})
     environment.filters["breakable"] = breakable
-    environment.filters["upper_first"] = upper_first
+    environment.filters["heading"] = heading
     environment.globals.update(
         mean_text=tables.mean_text,
         change=tables.change,
         difference_text=tables.difference_text,
         mark=_mark,
         MOST_FAILURES=MOST_FAILURES,
+        FEW=FEW,
     )
     return environment
 

@@ -1,4 +1,4 @@
-"""Learning curves over seeds: mean, pointwise 95 % band, area under the log-token curve."""
+"""Learning curves over seeds: mean, 95 % band, area under the log-token curve."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from scipy import stats
 
 from ablate.analysis.effects import LEVEL
 from ablate.analysis.frame import Curve
+from ablate.analysis.targets import FEW, simultaneous_band
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Mean over `n` seeds at each of `tokens`; `low` and `high` are NaN where n < 2."""
+    """Mean over `n` seeds at each of `tokens`; `low` and `high` are NaN where n < 2.
+
+    From `FEW` seeds on the band holds the whole curve at once. With fewer, such a band is too wide
+    to show anything, and it holds each point by itself.
+    """
 
     tokens: Floats
     mean: Floats
@@ -28,7 +33,7 @@ class Band:
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """Return the mean and the pointwise 95 % t-band of `curves` on their common token grid.
+    """Return the mean and the 95 % band of `curves` on their common token grid.
 
     Points at zero tokens and points that are not finite are left out. None if nothing remains.
     """
@@ -102,6 +107,11 @@ def _band(grid: Floats, values: Floats) -> Band:
     if n < 2:
         gap = np.full_like(mean, np.nan)
         return Band(grid, mean, gap, gap, n)
+    if n >= FEW:
+        whole = simultaneous_band(values)
+        assert whole.low is not None
+        assert whole.high is not None
+        return Band(grid, mean, whole.low, whole.high, n)
     quantile = float(stats.t.ppf(1 - LEVEL / 2, n - 1))
     half = quantile * values.std(axis=0, ddof=1) / math.sqrt(n)
     return Band(grid, mean, mean - half, mean + half, n)

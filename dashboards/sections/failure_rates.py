@@ -10,6 +10,9 @@ from ablate.analysis.numbers import DASH, level, several
 from ablate.dashboards.section import Section
 from ablate.dashboards.text_table import TextTable
 
+_KINDS = {"diverged": "diverged", "oom": "out of memory", "failed": "raised an error"}
+_ANY = "any failure [95 % interval]"
+
 
 def failure_rates_section(results: StudyResults) -> Section | None:
     """Return the rate of each kind of failure by level; None if no trial failed."""
@@ -23,8 +26,8 @@ def failure_rates_section(results: StudyResults) -> Section | None:
     kinds = [kind for kind in FAILURES if kind in states]
     table = TextTable(
         caption="Failures by level: trials that ended so, and the rate of any failure.",
-        alignment="llr" + "r" * len(kinds) + "r",
-        heading=("factor", "level", "ended", *kinds, "any failure [95 % interval]"),
+        alignment="lr" + "r" * len(kinds) + "r",
+        heading=("level", "ended", *(_KINDS[kind] for kind in kinds), _ANY),
         rows=tuple(_rows(rates, kinds)),
     )
     ended = sum(state in ENDED for state in states)
@@ -43,17 +46,18 @@ def failure_rates_section(results: StudyResults) -> Section | None:
 
 
 def _rows(rates: list[FailureRate], kinds: list[str]) -> list[tuple[str, ...]]:
-    found: dict[tuple[str, str], dict[str, FailureRate]] = {}
+    found: dict[str, dict[str, FailureRate]] = {}
     for rate in rates:
-        found.setdefault((rate.factor, level(rate.level)), {})[rate.state] = rate  # type: ignore[arg-type]
+        name = f"{rate.factor}: {level(rate.level)}"  # type: ignore[arg-type]
+        found.setdefault(name, {})[rate.state] = rate
     return [
         (
-            *names,
+            name,
             str(own["any"].total),
             *(str(own[kind].count) for kind in kinds),
             rate_text(own["any"].rate),
         )
-        for names, own in found.items()
+        for name, own in found.items()
     ]
 
 

@@ -52,7 +52,10 @@ def scaling_section(results: StudyResults, decimals: int) -> Section | None:
     )
 
 
-_TERMS = ("A {}^\N{MINUS SIGN}alpha", "B {}^\N{MINUS SIGN}beta")
+_TERMS = (
+    "A {}^\N{MINUS SIGN}\N{GREEK SMALL LETTER ALPHA}",
+    "B {}^\N{MINUS SIGN}\N{GREEK SMALL LETTER BETA}",
+)
 
 
 def _table(fitted: list[tuple[SizeCurve, ScalingFit]], decimals: int) -> TextTable:
@@ -60,14 +63,17 @@ def _table(fitted: list[tuple[SizeCurve, ScalingFit]], decimals: int) -> TextTab
     return TextTable(
         caption="Fitted scaling laws with 95 % intervals.",
         alignment="l" + "r" * (len(names) + 3),
-        heading=("curve", *names, "sizes x seeds", "misfit p", "error at largest size"),
+        heading=(
+            "curve",
+            *(_GREEK.get(name, name) for name in names),
+            "sizes x seeds",
+            "misfit p",
+            "error at largest size",
+        ),
         rows=tuple(
             (
                 curve.name,
-                *(
-                    _parameter(fit.parameters[name], 3 if name in _EXPONENTS else decimals)
-                    for name in names
-                ),
+                *(_parameter(name, fit.parameters[name], decimals) for name in names),
                 f"{fit.settings} x {fit.seeds}",
                 probability(fit.misfit),
                 DASH
@@ -80,27 +86,28 @@ def _table(fitted: list[tuple[SizeCurve, ScalingFit]], decimals: int) -> TextTab
     )
 
 
-_EXPONENTS = ("alpha", "beta")
+_GREEK = {"alpha": "\N{GREEK SMALL LETTER ALPHA}", "beta": "\N{GREEK SMALL LETTER BETA}"}
 
 
-def _parameter(one: Interval, decimals: int) -> str:
-    low, high = _bound(one.low, decimals), _bound(one.high, decimals)
-    return f"{_bound(one.estimate, decimals)} [{low}, {high}]"
+def _parameter(name: str, one: Interval, decimals: int) -> str:
+    def write(value: float | None) -> str:
+        if value is None or math.isinf(value):
+            return DASH if value is None else "\N{INFINITY}"
+        if name in ("A", "B"):
+            return number(value, 2) if value < 100 else count(value)
+        return number(value, 3 if name in _GREEK else decimals)
 
-
-def _bound(value: float | None, decimals: int) -> str:
-    if value is None:
-        return DASH
-    if math.isinf(value):
-        return "\N{INFINITY}"
-    return number(value, decimals) if abs(value) < 1000 else count(value)
+    return f"{write(one.estimate)} [{write(one.low)}, {write(one.high)}]"
 
 
 def _crossing(second: str, first: str, met: Crossing, variable: str) -> str:
-    if met.verdict == "first below":
-        return f"{second} lies below {first} at every size that was searched, beyond doubt."
-    if met.verdict == "second below":
-        return f"{second} lies above {first} at every size that was searched, beyond doubt."
+    if met.verdict in ("first below", "second below"):
+        side = "below" if met.verdict == "first below" else "above"
+        low, high = map(count, met.searched)
+        return (
+            f"{second} lies {side} {first} at every size from {low} to {high}: the 95 % interval "
+            "of their difference excludes zero throughout."
+        )
     where = f"between {_size(met.low)} and {_size(met.high)}"
     at = ", ".join(count(size) for size in met.estimates) or "none"
     if met.verdict == "crosses":
@@ -131,14 +138,13 @@ def _drawings(results: StudyResults, laws: SizeLaws) -> tuple[Drawing, ...]:
         height=420,
         xaxis=log_axis(SYMBOLS[laws.variables[0]], sizes, count),
         yaxis=axis(measure_words(results.primary), type="log", nticks=6),
-        legend_y=-0.2,
+        legend_y=-0.16,
         hovermode="closest",
         margin={"l": 8, "r": 12, "t": 8, "b": 8},
     )
-    caption = (
-        "Dots are single trials. A line is the fitted law, its band the 95 % interval of the mean "
-        "over seeds. Both axes are logarithmic."
-    )
+    caption = "Dots are single trials. Both axes are logarithmic."
+    if any(curve.fit is not None for curve in laws.curves):
+        caption += " A line is the fitted law, its band the 95 % interval of the mean over seeds."
     description = "Measure against size with fitted laws; the numbers are in the table below."
     return (Drawing("scaling", figure, caption, description),)
 

@@ -1,0 +1,130 @@
+"""Sections appear where they apply, and each number in them is that of the study's results."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ablate.analysis.comparisons import compare
+from ablate.analysis.example_designs import factorial_study, size_study
+from ablate.analysis.example_study import PRIMARY, example_study
+from ablate.analysis.frame import StudyResults
+from ablate.analysis.learnability import learnability
+from ablate.analysis.numbers import decimals_for, interval, number, signed
+from ablate.analysis.size_laws import size_laws
+from ablate.dashboards.report import report_text
+from ablate.dashboards.report_sections import report_sections
+from ablate.dashboards.section import Section
+
+CLAIMS = (
+    f"effect(memory: mlp -> matrix) on {PRIMARY} > 0.01",
+    f"effect(memory: mlp -> matrix) on {PRIMARY} < 0",
+)
+
+
+def sections(results: StudyResults) -> dict[str, Section]:
+    return report_sections(results, decimals_for(compare(results)))
+
+
+def table(section: Section, index: int = 0) -> dict[str, tuple[str, ...]]:
+    return {row[0]: row[1:] for row in section.tables[index].rows}
+
+
+def test_a_plain_study_says_only_how_soon_it_learns() -> None:
+    assert list(sections(example_study())) == ["learnability"]
+
+
+def test_nothing_applies_to_a_study_that_has_not_run() -> None:
+    labels = [cell.label for cell in factorial_study().cells]
+    trials = tuple(
+        dataclasses.replace(trial, state="missing") for trial in factorial_study().trials
+    )
+    results = dataclasses.replace(factorial_study(), trials=trials, curves={})
+    assert sections(results) == {}
+    assert len(labels) == 8
+
+
+def test_claims_carry_verdict_and_effect() -> None:
+    results = dataclasses.replace(example_study(), claims=CLAIMS)
+    found = sections(results)["claims"]
+    row = compare(results).rows[1]
+    assert row.effect is not None
+    decimals = decimals_for(compare(results))
+    effect = (
+        f"{signed(row.effect.difference, decimals)} "
+        f"{interval(row.effect.low, row.effect.high, decimals)}"
+    )
+    assert found.lead == ("Written down before the study ran: 1 supported and 1 refuted.",)
+    assert table(found) == {
+        CLAIMS[0]: ("supported", effect, "3"),
+        CLAIMS[1]: ("refuted", effect, "3"),
+    }
+
+
+def test_learnability_prints_what_the_curves_give() -> None:
+    results = example_study()
+    found, rows = learnability(results), table(sections(results)["learnability"])
+    assert found is not None
+    decimals = decimals_for(compare(results))
+    for row in found.rows:
+        printed = rows[row.cell.label]
+        assert row.area.mean is not None
+        assert printed[0].startswith(number(row.area.mean, decimals))
+        assert printed[2] == f"{row.reached} of 3"
+
+
+def test_failures_are_counted_by_level() -> None:
+    states = {("window=1", 0): "diverged", ("window=1", 1): "oom", ("window=4", 0): "missing"}
+    found = sections(example_study(states=states))["failure_rates"]
+    assert found.lead == ("2 of 26 trials that ended failed: 8 % [1, 25].",)
+    rows = table(found)
+    assert rows["window: 1"] == ("3", "1", "1", "67 % [9, 99]")
+    assert rows["window: 4"] == ("2", "0", "0", "0 % [0, 84]")
+    assert rows["memory: mlp"][:3] == ("23", "1", "1")
+
+
+def test_a_full_design_has_effects_shares_and_a_figure() -> None:
+    results = factorial_study()
+    found = sections(results)["attribution"]
+    sides: dict[object, list[float]] = {}
+    for cell in results.cells:
+        sides.setdefault(cell.axes["memory"], []).extend(results.values[cell.id].values())
+    effect = np.mean(sides["matrix"]) - np.mean(sides["mlp"])
+    decimals = decimals_for(compare(results))
+    change, printed, *_ = table(found)["memory"]
+    assert change == "mlp \N{RIGHTWARDS ARROW} matrix"
+    assert printed.startswith(signed(float(effect), decimals))
+    (drawing,) = found.drawings
+    assert drawing.figure.data[0].x[0] == pytest.approx(effect)
+    shares = table(found, 1)
+    assert list(shares) == ["memory: mlp", "window: 16", "retention: scalar", "all together"]
+
+
+def test_a_refusal_prints_its_reason() -> None:
+    nested = dataclasses.replace(example_study(), design="full")
+    (reason,) = sections(nested)["attribution"].lead
+    assert reason.startswith("Not computed: newton_schulz.steps does not apply in some cells")
+    few = sections(size_study(sizes=3))["scaling"]
+    assert any("needs at least 4 sizes of N, got 3" in text for text in few.lead)
+    assert few.tables == ()
+
+
+def test_scaling_prints_the_fit() -> None:
+    results = size_study()
+    laws = size_laws(results)
+    assert laws is not None
+    fit = laws.curves[0].fit
+    assert fit is not None
+    printed = table(sections(results)["scaling"])["baseline"]
+    alpha = fit.parameters["alpha"]
+    assert printed[2] == f"{number(alpha.estimate, 3)} {interval(alpha.low, alpha.high, 3)}"
+    assert printed[3] == "6 x 3"
+
+
+@pytest.mark.parametrize("format", ["html", "md", "latex"])
+def test_every_format_has_the_sections(format: str) -> None:
+    text = report_text(dataclasses.replace(factorial_study(), claims=CLAIMS), format)
+    for piece in ("all together", "supported", "averaged over all other factors"):
+        assert piece in text
