@@ -26,8 +26,9 @@ def _draw(layer: nn.Module, seed: int) -> None:
     for module in layer.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=0.4, generator=generator)
-        if hasattr(module, "init_weights"):
-            module.init_weights(lambda _: generator)
+        init: Callable[..., None] | None = getattr(module, "init_weights", None)
+        if init is not None:
+            init(lambda _: generator)
 
 
 def _make(
@@ -46,13 +47,18 @@ def _make(
     seed: int = 0,
 ) -> NeuralMemory:
     dims = Dims(model=5, heads=2, key=key, value=value or (key if memory == "mlp" else key - 1))
-    features = Polynomial(dims, degree=degree) if degree > 1 else Identity(dims)
+    features: Polynomial | Identity = (
+        Polynomial(dims, degree=degree) if degree > 1 else Identity(dims)
+    )
     kinds = {"gd": GradientDescent, "momentum": Momentum, "muon": Muon}
-    made = {"matrix": MatrixMemory, "mlp": lambda d, f: MLPMemory(d, f, expansion=2)}
+    if memory == "matrix":
+        made: nn.Module = MatrixMemory(dims, features.width)
+    else:
+        made = MLPMemory(dims, features.width, expansion=2)
     orthogonal = NewtonSchulz(dims, steps=steps, granularity=granularity)
     layer = NeuralMemory(
         dims,
-        memory=made[memory](dims, features.width),
+        memory=made,
         feature_map=features,
         window=OmegaWindow(dims, length=window),
         bias={"l2": L2, "dot": Dot}[bias](dims),

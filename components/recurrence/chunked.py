@@ -190,8 +190,8 @@ def _fold(
 
 def _joined(read: list[Tensor], rows: int) -> Tensor:
     """g times p n e -> b g*n h e."""
-    y = torch.stack(read).unflatten(1, (rows, -1))  # g b h n e
-    return y.permute(1, 0, 3, 2, 4).flatten(1, 2)
+    y = torch.stack(read)
+    return y.view(len(read), rows, -1, *y.shape[2:]).permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 
 def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[Tensor, Carried]:

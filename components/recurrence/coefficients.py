@@ -61,7 +61,8 @@ def banded(gamma: Float[Tensor, "*p n c"]) -> Float[Tensor, "*p n i"]:
     width = n + c - 1
     # A row of width + 1 read back in rows of width moves each row one column to the right.
     skewed = F.pad(gamma.flip(-1), (0, width + 1 - c)).flatten(-2)
-    return skewed[..., : n * width].unflatten(-1, (n, width))
+    out: Tensor = skewed[..., : n * width].unflatten(-1, (n, width))
+    return out
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,8 @@ class OrthogonalWrite:
             return y
         made = self.made[j]
         each = torch.bmm(z, made.flatten(1, 2).mT).unflatten(-1, made.shape[1:3])  # p n w o
-        return y - (self.w.write.unsqueeze(-1) * each).sum(2)
+        written: Tensor = (self.w.write.unsqueeze(-1) * each).sum(2)
+        return y - written
 
     def end(self) -> Carried:
         """The same sum with the last token's weights, as matrices."""
