@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from ablate.sweep.execution import Message, Recorder, RunTrial, Spec, run_safely
 from ablate.telemetry import set_defaults
 
 _OBJECT_STORE_BYTES = 200_000_000
+_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 class RayTuneExecutor:
@@ -179,6 +181,9 @@ def _ray(address: str | None, num_cpus: int | None) -> Iterator[None]:
         "include_dashboard": False,
         "object_store_memory": _OBJECT_STORE_BYTES,
     }
+    if not address and not any(name in os.environ for name in _AUTH):
+        # Left alone, Ray writes a lasting token into the user's home folder, and fails without one.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     try:
         with _quiet():
             ray.init(
