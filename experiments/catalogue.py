@@ -15,6 +15,8 @@ from ablate.errors import UserError, unknown
 from ablate.experiments.task import Task
 
 ROOT = Path(__file__).parent
+PUBLISHED = "published"
+"""Folders of this name hold tables of papers (`ablate.analysis.published`), no studies."""
 
 
 def task_names() -> list[str]:
@@ -75,7 +77,8 @@ def study_path(name: str) -> Path:
 def _studies() -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for path in sorted(ROOT.rglob("*.yaml")):
-        found.setdefault(path.stem, []).append(path)
+        if PUBLISHED not in path.relative_to(ROOT).parts:
+            found.setdefault(path.stem, []).append(path)
     return found
 
 
