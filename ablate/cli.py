@@ -47,6 +47,7 @@ class Format(StrEnum):
     md = "md"
     latex = "latex"
     csv = "csv"
+    parquet = "parquet"
 
 
 Study = Annotated[
@@ -174,15 +175,51 @@ def status(study: Study, json: Json = False) -> int:
 @app.command()
 @guarded
 def report(
-    study: Study,
-    format: Annotated[Format, typer.Option(help="html is written to a file.")] = Format.html,
+    study: Annotated[
+        list[str],
+        typer.Argument(
+            help="Name of a study or path of its file; two are compared.",
+            autocompletion=complete.studies,
+        ),
+    ],
+    format: Annotated[
+        Format, typer.Option(help="html and parquet are written to a file.")
+    ] = Format.html,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here.")] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            help="A published table to set beside, atlas/table6.", autocompletion=complete.papers
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option(help="Exit with 1 unless every claim is supported.")
+    ] = False,
     quiet: Quiet = False,
 ) -> int:
-    """Write the report of a study from its ledger."""
-    from ablate.commands.report import report_command
+    """Write the report of a study from its ledger, or compare two studies."""
+    from ablate.commands.report import ReportOptions, report_command
 
-    return report_command(study, format=format.value, output=output, quiet=quiet)
+    options = ReportOptions(format.value, output, paper, check, quiet)
+    return report_command(study, options)
+
+
+@app.command()
+@guarded
+def dash(
+    study: Study,
+    port: Annotated[int | None, typer.Option(help="A free one by default.")] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(
+            help="A published table to set beside, atlas/table6.", autocompletion=complete.papers
+        ),
+    ] = None,
+) -> int:
+    """Serve the report of a running study on this machine, until Ctrl-C."""
+    from ablate.commands.dash import dash_command
+
+    return dash_command(study, port=port, paper=paper)
 
 
 @app.command()

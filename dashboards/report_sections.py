@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from ablate.analysis.comparisons import Comparisons
 from ablate.analysis.frame import StudyResults
+from ablate.analysis.numbers import decimals_for
+from ablate.analysis.published import Published
 from ablate.dashboards.section import Section
 from ablate.dashboards.sections.attribution import attribution_section
 from ablate.dashboards.sections.claims import claims_section
 from ablate.dashboards.sections.failure_rates import failure_rates_section
 from ablate.dashboards.sections.learnability import learnability_section
+from ablate.dashboards.sections.paper import paper_section
 from ablate.dashboards.sections.scaling import scaling_section
 
+SECTIONS = ("claims", "paper", "attribution", "learnability", "scaling", "failure_rates")
+"""The names of all sections that a study may have, in the order of the page."""
 
-def report_sections(results: StudyResults, decimals: int) -> dict[str, Section]:
-    """Return the sections that apply to the study, in the order of the page."""
+
+def report_sections(
+    results: StudyResults, comparisons: Comparisons, paper: Published | None = None
+) -> dict[str, Section]:
+    """Return the sections that apply to the study by name, in the order of the page."""
+    decimals = decimals_for(comparisons)
     found = (
         claims_section(results, decimals),
+        None if paper is None else paper_section(results, comparisons, paper),
         attribution_section(results, decimals),
         learnability_section(results, decimals),
         scaling_section(results, decimals),

@@ -13,10 +13,12 @@ from ablate.analysis.example_study import PRIMARY, example_study
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.learnability import learnability
 from ablate.analysis.numbers import decimals_for, interval, number, signed
+from ablate.analysis.published import load_published
 from ablate.analysis.size_laws import size_laws
-from ablate.dashboards.report import report_text
+from ablate.dashboards.report import report_bytes
 from ablate.dashboards.report_sections import report_sections
 from ablate.dashboards.section import Section
+from ablate.dashboards.tables import difference_text, mean_text
 
 CLAIMS = (
     f"effect(memory: mlp -> matrix) on {PRIMARY} > 0.01",
@@ -25,7 +27,7 @@ CLAIMS = (
 
 
 def sections(results: StudyResults) -> dict[str, Section]:
-    return report_sections(results, decimals_for(compare(results)))
+    return report_sections(results, compare(results))
 
 
 def table(section: Section, index: int = 0) -> dict[str, tuple[str, ...]]:
@@ -125,6 +127,30 @@ def test_scaling_prints_the_fit() -> None:
 
 @pytest.mark.parametrize("format", ["html", "md", "latex"])
 def test_every_format_has_the_sections(format: str) -> None:
-    text = report_text(dataclasses.replace(factorial_study(), claims=CLAIMS), format)
+    text = report_bytes(dataclasses.replace(factorial_study(), claims=CLAIMS), format).decode()
     for piece in ("all together", "supported", "averaged over all other factors"):
         assert piece in text
+
+
+def test_a_published_table_stands_beside_the_cells_that_make_its_changes() -> None:
+    results = example_study(8)
+    comparisons = compare(results)
+    found = report_sections(results, comparisons, load_published("atlas/table6"))["paper"]
+    rows = table(found)
+    assert rows["w/o Muon"][:4] == ("19.65", "\N{MINUS SIGN}0.32", "52.56", "\N{MINUS SIGN}0.21")
+    own = next(row for row in comparisons.rows if row.cell.label == "window=1")
+    decimals = decimals_for(comparisons)
+    assert rows["c = 1"][4:] == (
+        "window=1", mean_text(own, decimals), difference_text(own, decimals), "the same",
+    )  # fmt: skip
+    # The paper is better without Muon, this made-up study is worse.
+    assert rows["w/o Muon"][7] == "opposite"
+    assert rows["+ attention (MAG)"][4:] == ("\N{EN DASH}",) * 4
+    assert rows["Atlas"][4] == "baseline"
+
+
+def test_a_published_table_of_models_is_printed_with_what_does_not_add_up() -> None:
+    results = example_study()
+    found = report_sections(results, compare(results), load_published("atlas/table2"))["paper"]
+    assert len(found.tables[0].rows) == 32
+    assert any("TTT, 760M parameters is printed as 47.32" in text for text in found.notes)

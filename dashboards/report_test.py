@@ -15,7 +15,7 @@ import pytest
 
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import Cell, Curve, StudyResults, Trial
-from ablate.dashboards.report import html_report, report_text, write_report
+from ablate.dashboards.report import html_report, report_bytes, write_report
 from ablate.errors import UserError
 
 BROKEN = {("window=1", 0): "diverged", ("memory=matrix", 2): "failed"}
@@ -134,14 +134,14 @@ def test_an_empty_plan_opens() -> None:
 
 def test_text_formats() -> None:
     results = example_study(states=BROKEN)
-    text = report_text(results, "md")
+    text = report_bytes(results, "md").decode()
     assert text.startswith("# atlas-components\n")
     assert "| newton\\_schulz.steps=1 |" in text
     assert "1 failed" in text
-    assert report_text(results, "latex").split("\\end{table}")[0].count("\\\\\n") == 10
-    assert report_text(results, "csv").count("\n") == 10
+    assert report_bytes(results, "latex").decode().split("\\end{table}")[0].count("\\\\\n") == 10
+    assert report_bytes(results, "csv").decode().count("\n") == 10
     with pytest.raises(UserError, match="'pdf' is no report format"):
-        report_text(results, "pdf")
+        report_bytes(results, "pdf")
 
 
 def large_study(cells: int, seeds: int) -> StudyResults:

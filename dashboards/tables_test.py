@@ -6,16 +6,30 @@ import csv
 import dataclasses
 import io
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from ablate.analysis.comparisons import compare
-from ablate.analysis.example_study import example_study
+from ablate.analysis.example_designs import factorial_study, size_study
+from ablate.analysis.example_study import PRIMARY, example_study
 from ablate.analysis.frame import StudyResults
+from ablate.analysis.published import load_published
 from ablate.dashboards.latex import escape
-from ablate.dashboards.tables import ablation_table, csv_text, levels_table, records
+from ablate.dashboards.report import report_bytes
+from ablate.dashboards.tables import (
+    ablation_table,
+    csv_text,
+    levels_table,
+    parquet_bytes,
+    records,
+)
 
+PDFLATEX = shutil.which("pdflatex")
 NASTY = "a_b|c%d&e#f$g{h}~i^j\\k<l>[0]=λ é"
 
 
@@ -96,6 +110,37 @@ def test_latex_is_balanced_and_has_equal_rows() -> None:
     assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {11}
     specials = re.findall(r"(?<!\\)[#%_~^]", text.split("\n", 1)[1])
     assert specials == []
+
+
+def test_parquet_comes_back_as_it_was() -> None:
+    results = nasty_study()
+    read = pyarrow.parquet.read_table(io.BytesIO(parquet_bytes(records(results))))
+    assert read.to_pylist() == records(results)
+    types = dict(zip(read.schema.names, map(str, read.schema.types), strict=True))
+    assert (types["n"], types["mean"], types["diverged"]) == ("int64", "double", "int64")
+
+
+@pytest.mark.skipif(PDFLATEX is None, reason="needs a LaTeX: no pdflatex on the path")
+def test_latex_compiles_with_every_section(tmp_path: Path) -> None:
+    claims = (f"effect(memory: mlp -> matrix) on {PRIMARY} > 0.01",)
+    studies = [
+        nasty_study(),
+        dataclasses.replace(factorial_study(), claims=claims),
+        size_study(),
+    ]
+    paper = load_published("atlas/table6")
+    body = "".join(
+        report_bytes(study, "latex", paper=paper).decode() + "\\clearpage\n" for study in studies
+    )
+    source = (
+        "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage{booktabs}\n"
+        f"\\begin{{document}}\n{body}\\end{{document}}\n"
+    )
+    (tmp_path / "t.tex").write_text(source, encoding="utf-8")
+    command = [str(PDFLATEX), "-halt-on-error", "-interaction=nonstopmode", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "t.pdf").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("table", [markdown_table, latex_table, csv_table])

@@ -5,6 +5,7 @@ A report is a pure function of `StudyResults`: no clock, no host and no order of
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,12 +120,15 @@ class StudyResults:
         return {cell: self.metric(cell, self.primary) for cell in self.by_cell}
 
     def metric(self, cell: str, name: str) -> dict[int, float]:
-        """Return the last finite value of metric `name` of each done trial of `cell`, by seed."""
+        """Return the last finite value of metric `name` of each done trial of `cell`, by seed.
+
+        A metric without a curve is taken from the trial's summary.
+        """
         found = {}
         for trial in self.by_cell[cell]:
             curve = self.curves.get(trial.id, {}).get(name)
-            value = curve.last_finite() if curve is not None else None
-            if trial.state == "done" and value is not None:
+            value = curve.last_finite() if curve is not None else trial.summary.get(name)
+            if trial.state == "done" and value is not None and math.isfinite(value):
                 found[trial.seed] = value
         return found
 

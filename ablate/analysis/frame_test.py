@@ -139,3 +139,14 @@ def test_a_measure_taken_once_borrows_the_curve_of_its_namesake() -> None:
     )
     assert results.curve_metric == "train/loss"
     assert dataclasses.replace(results, primary="train/other").curve_metric == "train/other"
+
+
+def test_a_metric_without_a_curve_comes_from_the_summary() -> None:
+    results = example_study()
+    cell = results.cells[0]
+    trials = tuple(
+        dataclasses.replace(trial, summary={"final/accuracy": [0.5, float("nan"), 0.7][trial.seed]})
+        for trial in results.by_cell[cell.id]
+    )
+    results = dataclasses.replace(results, trials=trials)
+    assert results.metric(cell.id, "final/accuracy") == {0: 0.5, 2: 0.7}

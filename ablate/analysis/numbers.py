@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ablate.analysis.comparisons import Comparisons
+    from ablate.analysis.effects import Summary
     from ablate.analysis.frame import Scalar
 
 MINUS = "\N{MINUS SIGN}"
@@ -83,15 +84,23 @@ def measure_words(name: str) -> str:
 
 
 def decimals_for(comparisons: Comparisons) -> int:
+    """Return the decimals that suit all numbers of a study's tables."""
+    rows = comparisons.rows
+    return decimals_for_values([row.effect for row in rows], [row.summary for row in rows])
+
+
+def decimals_for_values(differences: Iterable[object], summaries: Iterable[Summary]) -> int:
     """Return the decimals that show two digits of a typical interval's half width.
 
-    Without any interval, four digits of the typical mean.
+    The intervals are those of `differences`, or where none has one those of `summaries`. Without
+    any interval, four digits of the typical mean.
     """
-    widths = [w for row in comparisons.rows if (w := _half_width(row.effect)) > 0]
-    widths = widths or [w for row in comparisons.rows if (w := _half_width(row.summary)) > 0]
+    summaries = list(summaries)
+    widths = [width for one in differences if (width := _half_width(one)) > 0]
+    widths = widths or [width for one in summaries if (width := _half_width(one)) > 0]
     if widths:
         return _decimals(median(widths), 2)
-    means = [abs(row.summary.mean) for row in comparisons.rows if row.summary.mean]
+    means = [abs(one.mean) for one in summaries if one.mean]
     return _decimals(median(means), 4) if means else 3
 
 

@@ -8,7 +8,14 @@ from typing import Any
 
 def studies(incomplete: str) -> list[str]:
     """Return the shipped studies that begin so."""
-    return _beginning(incomplete, _stems("ablate.experiments", "*.yaml"))
+    files = _root("ablate.experiments").rglob("*.yaml")
+    return _beginning(incomplete, {path.stem for path in files if "published" not in path.parts})
+
+
+def papers(incomplete: str) -> list[str]:
+    """Return the published tables that begin so."""
+    files = _root("ablate.experiments").glob("*/published/*/*.yaml")
+    return _beginning(incomplete, {f"{path.parent.name}/{path.stem}" for path in files})
 
 
 def models(incomplete: str) -> list[str]:

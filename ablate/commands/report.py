@@ -1,38 +1,51 @@
-"""`ablate report`: the tables, effects and curves of a study, from its ledger."""
+"""`ablate report`: tables, effects and curves of a study, or of two, from their ledgers."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ablate.analysis.frame import StudyResults, load_results
 from ablate.commands.ledgers import open_ledger, study_name
-from ablate.commands.terminal import OK, console
+from ablate.commands.terminal import FAILED, OK, console
 from ablate.errors import UserError
 from ablate.home import study_home
 from ablate.sweep.ledger import Ledger
 
+_FILES = {"html": "html", "parquet": "parquet"}
+"""Formats that are written to a file of the study, with its ending; the others are printed."""
 
-def report_command(
-    study: str, *, format: str = "html", output: Path | None = None, quiet: bool = False
-) -> int:
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What `ablate report` was told beside the studies.
+
+    `check` says that the exit code is 1 unless every claim of the study is supported.
+    """
+
+    format: str = "html"
+    output: Path | None = None
+    paper: str | None = None
+    check: bool = False
+    quiet: bool = False
+
+
+def report_command(studies: Sequence[str], options: ReportOptions) -> int:
     """Write the page and print its path, or print another format."""
-    from ablate.dashboards.report import report_text
-
-    with open_ledger(study) as ledger:
-        results = results_of(ledger)
-    text = report_text(results, format)
-    if format == "html" and output is None:
-        output = report_path(study_name(study))
-    if output is None:
-        print(text, end="" if text.endswith("\n") else "\n")
-        return OK
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}.") from error
-    console(quiet=quiet).print(str(output), markup=False, soft_wrap=True)
-    return OK
+    if len(studies) > 2:
+        raise UserError(f"report takes one study, or two to compare; {len(studies)} were given.")
+    results = [_read(study) for study in studies]
+    if len(results) == 2:
+        if options.paper or options.check:
+            raise UserError("--paper and --check need one study; two were given.")
+        content = _both(results[0], results[1], options.format)
+        file = f"against-{results[1].study}"
+    else:
+        content, file = _one(results[0], options), "report"
+    _write(content, study_home(study_name(studies[0])) / file, options)
+    return _checked(results[0]) if options.check else OK
 
 
 def report_path(study: str) -> Path:
@@ -49,3 +62,54 @@ def results_of(ledger: Ledger) -> StudyResults:
     if ledger.plan() is None:
         raise UserError(f"the ledger {ledger.path} holds no plan: run the study first.")
     return load_results(ledger)
+
+
+def _read(study: str) -> StudyResults:
+    with open_ledger(study) as ledger:
+        return results_of(ledger)
+
+
+def _one(results: StudyResults, options: ReportOptions) -> bytes:
+    from ablate.analysis.published import load_published
+    from ablate.dashboards.report import report_bytes
+
+    paper = load_published(options.paper) if options.paper else None
+    return report_bytes(results, options.format, paper=paper)
+
+
+def _both(first: StudyResults, second: StudyResults, format: str) -> bytes:
+    from ablate.analysis.two_studies import side_by_side
+    from ablate.dashboards.two_studies import two_studies_bytes
+
+    return two_studies_bytes(side_by_side(first, second), format)
+
+
+def _write(content: bytes, default: Path, options: ReportOptions) -> None:
+    """Write to the file that was asked for, else to the format's own place."""
+    output = options.output
+    if output is None and options.format in _FILES:
+        output = default.parent / f"{default.name}.{_FILES[options.format]}"
+    if output is None:
+        text = content.decode()
+        print(text, end="" if text.endswith("\n") else "\n")
+        return
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}.") from error
+    console(quiet=options.quiet).print(str(output), markup=False, soft_wrap=True)
+
+
+def _checked(results: StudyResults) -> int:
+    """Print every claim that is not supported; return the exit code for a script."""
+    from ablate.analysis.claim_results import judge_claims
+    from ablate.analysis.claims import exit_code
+
+    judged = judge_claims(results)
+    if not judged:
+        raise UserError(f"{results.study} makes no claims: --check has nothing to check.")
+    for one in judged:
+        if one.verdict != "supported":
+            print(f"{one.verdict}: {one.claim.text}", file=sys.stderr)
+    return FAILED if exit_code([one.verdict for one in judged]) else OK

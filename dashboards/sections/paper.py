@@ -1,0 +1,116 @@
+"""A table of a paper beside the cells of a study that make the same changes."""
+
+from __future__ import annotations
+
+from ablate.analysis.comparisons import Comparisons, Row
+from ablate.analysis.frame import StudyResults
+from ablate.analysis.numbers import DASH, decimals_for, measure_words, number, several, signed
+from ablate.analysis.published import Mismatch, Published, PublishedRow, mismatches
+from ablate.dashboards.section import Section
+from ablate.dashboards.tables import difference_text, mean_text
+from ablate.dashboards.text_table import TextTable
+
+
+def paper_section(results: StudyResults, comparisons: Comparisons, table: Published) -> Section:
+    """Return the published numbers with ours beside them, and what does not add up in print."""
+    ablation = any(row.ours for row in table.rows)
+    lead = [f"{table.title}. {table.source}. {_honesty(table)}"]
+    if ablation and not any(_ours(row, comparisons) for row in table.rows):
+        lead.append("No cell of this study makes a change that the table has.")
+    shown = _beside(results, comparisons, table) if ablation else _alone(table)
+    return Section(
+        name="paper",
+        title=f"Beside {table.name}",
+        lead=tuple(lead),
+        tables=(shown,),
+        notes=(*map(_contradiction, mismatches(table)), *table.notes),
+    )
+
+
+def _honesty(table: Published) -> str:
+    runs = f"{several(table.seeds, 'run')} of each model, no interval"
+    return f"In print: {runs}; a difference there may be chance."
+
+
+def _beside(results: StudyResults, comparisons: Comparisons, table: Published) -> TextTable:
+    first = table.rows[0]
+    unit = measure_words(results.primary)
+    heading = ["in print"]
+    for column in table.columns:
+        heading += [column.replace("_", " "), "change"]
+    rows = []
+    for row in table.rows:
+        texts = [row.name]
+        for column in table.columns:
+            places = _decimals(table, column)
+            change = (
+                DASH if row is first else signed(row.values[column] - first.values[column], places)
+            )
+            texts += [number(row.values[column], places), change]
+        rows.append((*texts, *_own(row, table, comparisons)))
+    return TextTable(
+        caption=f"{table.source}, and our {unit} where a cell makes the same change.",
+        alignment="l" + "rr" * len(table.columns) + "lrrl",
+        heading=(*heading, "our cell", f"our {unit}", "change [95 % interval]", "direction"),
+        rows=tuple(rows),
+    )
+
+
+def _own(
+    row: PublishedRow, table: Published, comparisons: Comparisons
+) -> tuple[str, str, str, str]:
+    own = _ours(row, comparisons)
+    if own is None:
+        return DASH, DASH, DASH, DASH
+    decimals, first = decimals_for(comparisons), table.rows[0]
+    column, wanted = next(iter(table.columns.items()))
+    theirs = row.values[column] - first.values[column]
+    verdict = DASH
+    if row is not first and own.effect is not None and own.effect.difference is not None:
+        worse = (theirs > 0) == (wanted == "min")
+        verdict = _direction(own, worse=worse, equal=theirs == 0)
+    return own.cell.label, mean_text(own, decimals), difference_text(own, decimals), verdict
+
+
+def _direction(own: Row, *, worse: bool, equal: bool) -> str:
+    """Compare signs, but only where our interval tells the sign."""
+    effect = own.effect
+    if effect is None or effect.low is None or effect.high is None:
+        return "not decided"
+    if effect.low <= 0 <= effect.high or equal:
+        return "not decided"
+    return "the same" if worse == (own.better is False) else "opposite"
+
+
+def _ours(row: PublishedRow, comparisons: Comparisons) -> Row | None:
+    return next((one for one in comparisons.rows if one.cell.label in row.ours), None)
+
+
+def _alone(table: Published) -> TextTable:
+    columns = list(table.columns)
+    grouped = any(row.group for row in table.rows)
+    return TextTable(
+        caption=f"{table.source}, as printed.",
+        alignment="l" * (1 + grouped) + "r" * len(columns),
+        heading=("model", *(["group"] * grouped), *(name.replace("_", " ") for name in columns)),
+        rows=tuple(
+            (
+                row.name,
+                *([row.group] * grouped),
+                *(number(row.values[name], _decimals(table, name)) for name in columns),
+            )
+            for row in table.rows
+        ),
+    )
+
+
+def _decimals(table: Published, column: str) -> int:
+    return max(len(repr(row.values[column]).partition(".")[2]) for row in table.rows)
+
+
+def _contradiction(one: Mismatch) -> str:
+    where = ", ".join(text for text in (one.row.name, one.row.group) if text)
+    return (
+        f"Does not add up: {one.column.replace('_', ' ')} of {where} is printed as "
+        f"{one.printed:g}; the numbers that it is made from give {one.computed:.2f}."
+    )
