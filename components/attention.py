@@ -40,9 +40,11 @@ class SoftmaxAttention(nn.Module):
         rope: rotate queries and keys by their absolute position (Su et al. 2021).
         rope_base: base of the rotary frequencies.
         window: tokens that a query sees, itself included; None means all.
+        prefix: so many tokens at the start stay visible whatever the window. They stand at no
+            position, so that they look the same from everywhere (persistent tokens, Titans Eq. 19).
 
     Raises:
-        ValueError: an odd key width with `rope`, or a window below 1.
+        ValueError: an odd key width with `rope`, a window below 1, or a prefix below 0.
     """
 
     axes: ClassVar[tuple[str, ...]] = ()
@@ -57,16 +59,20 @@ class SoftmaxAttention(nn.Module):
         rope: bool = True,
         rope_base: float = 10_000.0,
         window: int | None = None,
+        prefix: int = 0,
     ) -> None:
         super().__init__()
         if rope and dims.key % 2:
             raise ValueError(f"rope=True needs an even key width, but dims.key is {dims.key}")
         if window is not None and window < 1:
             raise ValueError(f"window={window!r}: must be None (all tokens) or a whole number >= 1")
+        if prefix < 0:
+            raise ValueError(f"prefix={prefix!r}: must be a whole number >= 0")
         self.dims = dims
         self.rope = rope
         self.rope_base = rope_base
         self.window = window
+        self.prefix = prefix
         self.log_scale = nn.Parameter(torch.empty(dims.heads))
 
     def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
@@ -83,24 +89,66 @@ class SoftmaxAttention(nn.Module):
     ) -> tuple[Float[Tensor, "b t h e"], AttentionState]:
         """Append keys and values to the cache and read; `x` is not used (there are no gates)."""
         start = 0 if state is None else state.position
-        q = q * self.log_scale.exp().to(q.dtype)[:, None]
-        if self.rope:
-            q, k = (rotate(part, start=start, base=self.rope_base) for part in (q, k))
+        plain = self.scaled(q)
+        q = self.turned(plain, start)
+        free = max(0, self.prefix - start)
+        k = (
+            torch.cat((k[:, :free], self.turned(k, start)[:, free:]), dim=1)
+            if free
+            else (self.turned(k, start))
+        )
         keys, values = k.transpose(1, 2), v.transpose(1, 2)
         if state is not None:
             keys = torch.cat((state.keys, keys), dim=2)
             values = torch.cat((state.values, values), dim=2)
-        y = self._read(q.transpose(1, 2), keys, values)
-        kept = 0 if self.window is None else max(0, keys.shape[2] - (self.window - 1))
-        state = AttentionState(keys[:, :, kept:], values[:, :, kept:], start + q.shape[1])
-        return y.transpose(1, 2), state
+        y = self._read(q.transpose(1, 2), plain.transpose(1, 2), keys, values, start)
+        position = start + q.shape[1]
+        return y.transpose(1, 2), self._kept(keys, values, position)
 
-    def _read(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def scaled(self, q: Float[Tensor, "b t h d"]) -> Float[Tensor, "b t h d"]:
+        """Queries times the learned factor of their head."""
+        return q * self.log_scale.exp().to(q.dtype)[:, None]
+
+    def turned(self, x: Float[Tensor, "b t h d"], start: int) -> Float[Tensor, "b t h d"]:
+        """Queries or keys from position `start` on, rotated if `rope`."""
+        return rotate(x, start=start, base=self.rope_base) if self.rope else x
+
+    def _kept(self, keys: Tensor, values: Tensor, position: int) -> AttentionState:
+        """What later queries can still see."""
+        first = min(self.prefix, position)
+        last = keys.shape[2] if self.window is None else self.window - 1
+        if first + last >= keys.shape[2]:
+            return AttentionState(keys, values, position)
+        end = keys.shape[2] - last
+        kept = [torch.cat((x[:, :, :first], x[:, :, end:]), dim=2) for x in (keys, values)]
+        return AttentionState(kept[0], kept[1], position)
+
+    def _read(self, q: Tensor, plain: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+        """Softmax over what each query sees; `plain` are the queries before rotation."""
         t, s = q.shape[2], keys.shape[2]
+        if self.prefix:
+            first = min(self.prefix, start + t)
+            places = torch.arange(start, start + t, device=q.device)[:, None]
+            ahead = places >= torch.arange(first, device=q.device)
+            rest = causal_mask(t, s - first, self.window, q.device)
+            return read_with_prefix(plain, q, keys, values, torch.cat((ahead, rest), dim=1), first)
         if self.window is None and t in (1, s):
             return scaled_dot_product_attention(q, keys, values, is_causal=t > 1, scale=1.0)
         mask = causal_mask(t, s, self.window, q.device)
         return scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=1.0)
+
+
+def read_with_prefix(
+    plain: Float[Tensor, "b h t d"],
+    turned: Float[Tensor, "b h t d"],
+    keys: Float[Tensor, "b h s d"],
+    values: Float[Tensor, "b h s e"],
+    seen: Bool[Tensor, "t s"],
+    first: int,
+) -> Float[Tensor, "b h t e"]:
+    """Softmax over the `seen` keys; the `first` of them are read by queries without rotation."""
+    logits = torch.cat((plain @ keys[:, :, :first].mT, turned @ keys[:, :, first:].mT), dim=3)
+    return logits.masked_fill(~seen, -torch.inf).softmax(dim=3) @ values
 
 
 def causal_mask(

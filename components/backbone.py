@@ -116,8 +116,15 @@ class SwiGLU(nn.Module):
         return y
 
 
-class MixerLayer(nn.Module):
-    """Project to queries, keys and values, let the mixer read and write, gate, project back."""
+class Layer(nn.Module):
+    """What a block adds to its stream: from `[b t m]` and a state to `[b t m]` and a state.
+
+    A mixer, unlike a layer, gets queries, keys and values; `MixerLayer` makes a layer of it.
+    """
+
+
+class ProjectedMixer(nn.Module):
+    """Project to queries, keys and values, and let the mixer read and write."""
 
     def __init__(self, backbone: Backbone, mixer: nn.Module) -> None:
         super().__init__()
@@ -128,38 +135,57 @@ class MixerLayer(nn.Module):
         self.qkv = nn.Linear(dims.model, channels, bias=False)
         self.conv = nn.Conv1d(channels, channels, backbone.conv_width, groups=channels, bias=False)
         self.mixer = mixer
-        self.norm = RMSNorm(dims.value)
-        self.gate = nn.Linear(dims.model, self.widths[2], bias=False)
-        self.out = nn.Linear(self.widths[2], dims.model, bias=False)
 
-    def forward(
-        self, x: Float[Tensor, "b t m"], state: BlockState | None = None
-    ) -> tuple[Float[Tensor, "b t m"], BlockState]:
-        """Mix over time; carrying the state from piece to piece equals one call on the whole."""
-        tail = None if state is None else state.tail
+    def project(
+        self, x: Float[Tensor, "b t m"], tail: Float[Tensor, "b w c"] | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries and keys of length 1, values, and the convolution's tail."""
         mixed, tail = causal_conv(self.qkv(x), self.conv.weight[:, 0], tail)
         q, k, v = (
             part.reshape(*part.shape[:2], self.dims.heads, -1)
             for part in torch.split(silu(mixed), self.widths, dim=-1)
         )
-        y, inner = self.mixer(unit(q), unit(k), v, x, None if state is None else state.mixer)
-        y = self.out(self.norm(y).flatten(-2) * silu(self.gate(x)))
+        return unit(q), unit(k), v, tail
+
+    def forward(
+        self, x: Float[Tensor, "b t m"], state: BlockState | None = None
+    ) -> tuple[Float[Tensor, "b t h e"], BlockState]:
+        """What the mixer says; carrying the state from piece to piece equals one call."""
+        q, k, v, tail = self.project(x, None if state is None else state.tail)
+        y, inner = self.mixer(q, k, v, x, None if state is None else state.mixer)
         return y, BlockState(tail, inner)
 
 
-class Block(nn.Module):
-    """One pre-norm residual block: a mixer layer, then a SwiGLU MLP."""
+class MixerLayer(ProjectedMixer, Layer):
+    """A projected mixer whose output is normalised, gated by the input and projected back."""
 
     def __init__(self, backbone: Backbone, mixer: nn.Module) -> None:
-        super().__init__()
-        self.mix_norm = RMSNorm(backbone.dim)
-        self.mix = MixerLayer(backbone, mixer)
-        self.mlp_norm = RMSNorm(backbone.dim)
-        self.mlp = SwiGLU(backbone.dim, backbone.hidden)
+        super().__init__(backbone, mixer)
+        self.norm = RMSNorm(self.dims.value)
+        self.gate = nn.Linear(self.dims.model, self.widths[2], bias=False)
+        self.out = nn.Linear(self.widths[2], self.dims.model, bias=False)
 
     def forward(
         self, x: Float[Tensor, "b t m"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "b t m"], BlockState]:
+        """Mix over time; carrying the state from piece to piece equals one call on the whole."""
+        y, state = super().forward(x, state)
+        return self.out(self.norm(y).flatten(-2) * silu(self.gate(x))), state
+
+
+class Block(nn.Module):
+    """One pre-norm residual block: a layer (a bare mixer becomes one), then a SwiGLU MLP."""
+
+    def __init__(self, backbone: Backbone, mixer: nn.Module) -> None:
+        super().__init__()
+        self.mix_norm = RMSNorm(backbone.dim)
+        self.mix = mixer if isinstance(mixer, Layer) else MixerLayer(backbone, mixer)
+        self.mlp_norm = RMSNorm(backbone.dim)
+        self.mlp = SwiGLU(backbone.dim, backbone.hidden)
+
+    def forward(
+        self, x: Float[Tensor, "b t m"], state: Any = None
+    ) -> tuple[Float[Tensor, "b t m"], Any]:
         """Add both layers to the stream."""
         y, state = self.mix(self.mix_norm(x), state)
         x = x + y

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.components.backbone import Backbone, Block, BlockState, RMSNorm
+from ablate.components.backbone import Backbone, Block, RMSNorm
+from ablate.components.state_size import tensors
 
-State = tuple[BlockState, ...]
+State = tuple[Any, ...]  # one for each block, as its layer makes it
 
 
 class LanguageModel(nn.Module):
@@ -22,7 +24,7 @@ class LanguageModel(nn.Module):
     Args:
         vocab: number of tokens.
         backbone: widths and depth.
-        mixers: one mixer for each block, made from `backbone.dims`.
+        mixers: one mixer (or whole `Layer`) for each block, made from `backbone.dims`.
 
     Raises:
         ValueError: no vocabulary, or another number of mixers than layers.
@@ -62,7 +64,7 @@ class LanguageModel(nn.Module):
         if state is not None:
             self._check_state(tokens, state)
         x = self.embedding(tokens)
-        carried: list[BlockState] = []
+        carried: list[Any] = []
         for index, block in enumerate(self.blocks):
             x, block_state = block(x, None if state is None else state[index])
             carried.append(block_state)
@@ -71,7 +73,7 @@ class LanguageModel(nn.Module):
     def _check_state(self, tokens: Tensor, state: State) -> None:
         if len(state) != len(self.blocks):
             raise ValueError(f"state has {len(state)} layers, but the model has {len(self.blocks)}")
-        rows = state[0].tail.shape[0]
+        rows = next(tensors(state)).shape[0]
         if rows != tokens.shape[0]:
             raise ValueError(f"state has {rows} batch rows, but tokens has {tokens.shape[0]}")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
-from ablate.components.memory import Memory
+from ablate.components.memory import Memory, Weights
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.recurrence.chunked import Rule, run_chunked
 from ablate.components.recurrence.coefficients import Gates
@@ -101,6 +101,22 @@ class NeuralMemory(nn.Module):
                 state = self.initial_state(q.shape[0], dtype=wide)
             y, state = run_chunked(self.rule(), q.to(wide), k.to(wide), v.to(wide), gates, state)
         return y.to(q.dtype), state
+
+    def frozen(self, state: MemoryState | None, rows: int) -> Weights:
+        """The memory as a read finds it now, for `retrieve`."""
+        return (self.initial_state(rows) if state is None else state).weights
+
+    def retrieve(self, q: Float[Tensor, "b t h d"], frozen: Weights) -> Float[Tensor, "b t h e"]:
+        """M(q) without a write (Titans Eq. 15 and 21, where a star says so)."""
+        memory: Memory = self.memory  # type: ignore[assignment]
+        wide = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
+            raw = q.to(wide).transpose(1, 2).flatten(0, 1)
+            features = self.feature_map(raw)
+            weights = [w.to(wide).flatten(0, 1) for w in frozen]
+            front = tuple(torch.bmm(features, w.mT) for w in weights[: memory.fronts])
+            y = memory.read(front, raw, lambda j, z: torch.bmm(z, weights[j].mT))
+        return y.unflatten(0, (q.shape[0], -1)).transpose(1, 2).to(q.dtype)
 
     def gates(self, x: Float[Tensor, "b t m"]) -> Gates:
         """Everything that the block input decides."""

@@ -56,7 +56,7 @@ def show_command(
         "axes": {
             group: _component(composed[group], resolved[group], allow)
             for group in GROUPS
-            if group in active or group == "backbone"
+            if group in active
         },
         "vocab": vocab,
         "context": context,

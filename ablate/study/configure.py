@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from ablate.errors import UserError, unknown
 from ablate.experiments.catalogue import make_task, task_class
 from ablate.experiments.task import Task
 from ablate.study.factors import Factor, Levels
-from ablate.study.schema import Study
+from ablate.study.schema import Scalar, Study
 from ablate.trial.arguments import bind
 from ablate.trial.space import (
+    CHOICE,
     GROUPS,
     ConfigDirs,
     Inactive,
@@ -23,6 +25,7 @@ from ablate.trial.space import (
     apply,
     compose_model,
     resolve,
+    target_class,
 )
 from ablate.trial.train import TrainConfig
 
@@ -51,24 +54,34 @@ class Configured:
 
 @dataclass
 class Workshop:
-    """Turns levels into configurations; reads each preset and makes each task once."""
+    """Turns levels into configurations; reads each preset and makes each task once.
+
+    `base` is the model that levels are applied to, and `parts` whole components that some levels
+    stand for; a path between two models sets both.
+    """
 
     study: Study
     file: str
     config_dirs: ConfigDirs = ()
     allow: tuple[str, ...] = ()
+    base: Model | None = None
+    parts: dict[tuple[str, str], Model] = field(default_factory=dict)
     _tasks: dict[str, tuple[dict[str, Any], Task, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        try:
-            self.needs_model = not hasattr(task_class(self.study.task), "run")
-        except UserError as error:
-            raise UserError(f"{self.file}: task: {error}") from None
-        if self.needs_model == (self.study.model is None):
-            need = "needs a model" if self.needs_model else "brings its own learner, so no model"
-            raise UserError(
-                f"{self.file}: model is {self.study.model!r}; {self.study.task} {need}."
-            )
+        needs = {}
+        for name in self.study.task_names:
+            try:
+                needs[name] = not hasattr(task_class(name), "run")
+            except UserError as error:
+                raise UserError(f"{self.file}: task: {error}") from None
+        starts = [d.start for d in self.study.all_designs.values() if d.start]
+        self.preset = self.study.model or next(iter(starts), None)
+        for name, needed in needs.items():
+            if needed == (self.preset is None):
+                need = "needs a model" if needed else "brings its own learner, so no model"
+                raise UserError(f"{self.file}: model is {self.preset!r}; {name} {need}.")
+        self.needs_model = self.preset is not None
 
     def configure(self, levels: Levels) -> Configured:
         """The cell of one point.
@@ -76,16 +89,52 @@ class Workshop:
         Raises:
             UserError: an unknown key, choice or value, with file and key.
         """
-        task_args, task, data = self._task(levels)
+        name, task_args, task, data = self._task(levels)
         inactive: dict[str, str] = {}
         unused: dict[str, str] = {}
         config: dict[str, Any] = {"model": None, "task": None, "train": None}
         if self.needs_model:
             config["model"] = self._model(levels, inactive, unused)
             config["train"] = self._train(levels)
-        config["task"] = {"name": self.study.task, "args": task_args}
+        config["task"] = {"name": name, "args": task_args}
         here = {key: level for key, level in levels.items() if key not in inactive}
         return Configured(identity(config, data), config, task, here, inactive, unused)
+
+    def changed(self, one: Configured, key: str, value: Any) -> Configured:
+        """The same cell with one option of its model set to another value."""
+        model = self._apply(one.config["model"], "match.by", key, value)
+        config = {**one.config, "model": self.resolve(model)}
+        data = self._task(one.levels)[3]
+        return replace(one, id=identity(config, data), config=config)
+
+    def present(self, key: str, like: Scalar) -> Scalar:
+        """What the study's model, task or training has for `key`; `like` is another level of it.
+
+        Raises:
+            UserError: the model has no such part.
+        """
+        section, _, option = key.partition(".")
+        if section == "train":
+            return cast(Scalar, self._train({}).get(option))
+        if section == "task_args":
+            return cast(Scalar, self._task({})[1].get(option))
+        model = self.start(self.preset or "")
+        resolved = self.resolve(model)
+        if key == "chunk":
+            return cast(Scalar, resolved["chunk"])
+        component = resolved.get(section)
+        if component is None:
+            raise UserError(f"{section} is not active in {self.preset}")
+        if not option and not isinstance(like, str):
+            option = target_class(component["_target_"], allow=self.allow).principal or ""  # type: ignore[attr-defined]
+        return cast(Scalar, component[option] if option else model[section].get(CHOICE))
+
+    def start(self, preset: str) -> Model:
+        """A preset with the study's `model_args` that it has."""
+        return self._set_arguments(self._compose(preset), {})
+
+    def _compose(self, preset: str) -> Model:
+        return compose_model(preset, self.config_dirs, where=f"{self.file}: model")
 
     def check_keys(self, factors: tuple[Factor, ...]) -> None:
         """Refuse a factor that is no setting at all, or that is set elsewhere too.
@@ -93,36 +142,49 @@ class Workshop:
         Raises:
             UserError: with the nearest valid key.
         """
+        task_args = [self.study.task_args, *self.study.tasks.values()]
         fixed = {
             **self.study.model_args,
-            **{f"task_args.{key}": value for key, value in self.study.task_args.items()},
+            **{f"task_args.{key}": value for args in task_args for key, value in args.items()},
             **{f"train.{key}": value for key, value in self.study.train.items()},
         }
         for factor in factors:
-            section, _, option = factor.key.partition(".")
-            where = f"{self.file}: design.factors"
             if factor.key in fixed:
                 raise UserError(
-                    f"{where}: {factor.key} is also set outside the design, to "
+                    f"{self.file}: design.factors: {factor.key} is also set outside the design, to "
                     f"{fixed[factor.key]!r}. The first level is the baseline's: remove one of both."
                 )
-            if section in SECTIONS and option:
-                if section == "train" and not self.needs_model:
-                    raise UserError(f"{where}: {factor.key}: {self.study.task} trains by itself.")
-            elif not self.needs_model:
-                raise UserError(
-                    f"{where}: '{factor.key}' belongs to a model, but {self.study.task} has none. "
-                    "Factors here are task_args.NAME."
-                )
-            elif section not in (*GROUPS, "chunk"):
-                valid = [*GROUPS, "chunk", *(f"{one}.NAME" for one in SECTIONS)]
-                raise unknown("factor", factor.key, valid, where=where)
+            if not (factor.key == "task" and self.study.tasks):
+                self.check_key(factor.key, f"{self.file}: design.factors")
 
-    def _task(self, levels: Levels) -> tuple[dict[str, Any], Task, str]:
-        args = {**self.study.task_args, **_of("task_args", levels)}
-        key = json.dumps(args, sort_keys=True)
+    def check_key(self, key: str, where: str) -> None:
+        """Refuse a key that is no setting.
+
+        Raises:
+            UserError: with the nearest valid key.
+        """
+        section, _, option = key.partition(".")
+        if section in SECTIONS and option:
+            if section == "train" and not self.needs_model:
+                raise UserError(f"{where}: {key}: {self.study.task_names[0]} trains by itself.")
+        elif not self.needs_model:
+            raise UserError(
+                f"{where}: '{key}' belongs to a model, but {self.study.task_names[0]} has none. "
+                "Factors here are task_args.NAME."
+            )
+        elif section not in (*GROUPS, "chunk"):
+            valid = [*GROUPS, "chunk", *(f"{one}.NAME" for one in SECTIONS)]
+            raise unknown("factor", key, valid, where=where)
+
+    def _task(self, levels: Levels) -> tuple[str, dict[str, Any], Task, str]:
+        name = str(levels.get("task", self.study.task_names[0]))
+        args = {
+            **self.study.task_args,
+            **self.study.tasks.get(name, {}),
+            **_of("task_args", levels),
+        }
+        key = json.dumps([name, args], sort_keys=True)
         if key not in self._tasks:
-            name = self.study.task
             bound = bind(
                 task_class(name),
                 args,
@@ -135,7 +197,7 @@ class Workshop:
             except (UserError, ValueError) as error:
                 raise UserError(f"{self.file}: {error}") from error
             self._tasks[key] = (bound, task, task.data_identity())
-        return self._tasks[key]
+        return (name, *self._tasks[key])
 
     def _train(self, levels: Levels) -> dict[str, Any]:
         values = {**self.study.train, **_of("train", levels)}
@@ -148,31 +210,49 @@ class Workshop:
 
     def _model(self, levels: Levels, inactive: dict[str, str], unused: dict[str, str]) -> Model:
         """The resolved model: first all swaps of choices, then all options of what is there."""
-        assert self.study.model is not None
-        model = compose_model(self.study.model, self.config_dirs, where=f"{self.file}: model")
+        model = copy.deepcopy(self.base) if self.base else self._compose(self.preset or "")
+        factors = {
+            key: level
+            for key, level in levels.items()
+            if key.partition(".")[0] not in (*SECTIONS, "task")
+        }
         args = self.study.model_args
-        factors = {k: v for k, v in levels.items() if k.partition(".")[0] not in SECTIONS}
-        sections = (("model_args", args, unused), ("design.factors", factors, inactive))
-        for section, settings, _ in sections:
+        for section, settings in (("model_args", args), ("design.factors", factors)):
             for key, value in _swaps(settings).items():
-                model = self._apply(model, section, key, value)
+                if part := self.parts.get((key, str(value))):
+                    model[key] = copy.deepcopy(part)
+                else:
+                    model = self._apply(model, section, key, value)
+        model = self._set_options(model, "model_args", args, unused)
+        return self.resolve(self._set_options(model, "design.factors", factors, inactive))
+
+    def _set_arguments(self, model: Model, unused: dict[str, str]) -> Model:
+        for key, value in _swaps(self.study.model_args).items():
+            model = self._apply(model, "model_args", key, value)
+        return self._set_options(model, "model_args", self.study.model_args, unused)
+
+    def _set_options(
+        self, model: Model, section: str, settings: Mapping[str, Any], idle: dict[str, str]
+    ) -> Model:
+        """`model` with the settings that choose no component; what has no effect goes to `idle`."""
         active = self._active(model)
-        for section, settings, idle in sections:
-            for key, value in settings.items():
-                axis = key.partition(".")[0]
-                if axis in GROUPS and axis not in active:
-                    why = f"{axis} is not active in any cell"
-                    idle[key] = f"{self.file}: {section}.{key}: {why}."
-                elif key not in _swaps(settings):
-                    try:
-                        model = self._apply(model, section, key, value)
-                    except Inactive as reason:
-                        idle[key] = str(reason)
+        for key, value in settings.items():
+            axis = key.partition(".")[0]
+            if axis in GROUPS and axis not in active:
+                idle[key] = f"{self.file}: {section}.{key}: {axis} is not active in any cell."
+            elif key not in _swaps(settings):
+                try:
+                    model = self._apply(model, section, key, value)
+                except Inactive as reason:
+                    idle[key] = str(reason)
+        return model
+
+    def resolve(self, model: Model) -> Model:
+        """What a model really is, every default spelt out."""
         return resolve(model, config_dirs=self.config_dirs, allow=self.allow, where=self.file)
 
     def _active(self, model: Model) -> tuple[str, ...]:
-        axes = active_axes(model, config_dirs=self.config_dirs, allow=self.allow, where=self.file)
-        return (*axes, "backbone")
+        return active_axes(model, config_dirs=self.config_dirs, allow=self.allow, where=self.file)
 
     def _apply(self, model: Model, section: str, key: str, value: Any) -> Model:
         where = f"{self.file}: {section}.{key}"

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ablate.components.backbone import Backbone
+from ablate.components.hybrid import Hybrid
 from ablate.components.language_model import LanguageModel
 from ablate.components.neural_memory import NeuralMemory
 from ablate.errors import UserError
@@ -64,8 +65,14 @@ def build_model(
     with torch.device("meta" if on_meta else "cpu"):
         backbone = _make("backbone", spec["backbone"], allow=allow, where=where)
         assert isinstance(backbone, Backbone)
-        mixers = [_mixer(spec, backbone, allow, where) for _ in range(backbone.layers)]
-        built = LanguageModel(vocab, backbone, mixers)
+        hybrid: Hybrid = _make("hybrid", spec["hybrid"], allow=allow, where=where)
+        try:
+            layers = hybrid.layers(backbone, lambda: _mixer(spec, backbone, allow, where))
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(f"{where}: {error}" if where else str(error)) from error
+        built = LanguageModel(vocab, backbone, layers)
     if not on_meta:
         initialise(built, seed)
     return built.to(device=device, dtype=dtype)

@@ -102,6 +102,15 @@ def test_bad_values_are_the_users_mistake_and_name_the_key(
     assert str(caught.value).startswith(message)
 
 
+def test_a_hybrid_that_does_not_exist_is_refused_with_the_reason() -> None:
+    attention = apply(tiny("transformer"), "hybrid", "mac")
+    with pytest.raises(UserError, match="s.yaml: hybrid mac with SoftmaxAttention: mac reads the"):
+        build_model(attention, 11, seed=0, device="meta", where="s.yaml")
+    shallow = apply(tiny("atlas_alternate"), "hybrid.period", 3)
+    with pytest.raises(UserError, match="^s.yaml: hybrid alternate with period=3 and backbone.la"):
+        build_model(shallow, 11, seed=0, device="meta", where="s.yaml")
+
+
 class Bare(nn.Module):
     """Has a parameter and no rule."""
 

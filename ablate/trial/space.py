@@ -31,8 +31,10 @@ AXES = (
     "inner_optimizer",
     "newton_schulz",
 )
-GROUPS = (*AXES, "backbone")
+LAYOUT = ("hybrid", "backbone")  # how memories make a model; every model has both
+GROUPS = (*AXES, *LAYOUT)
 CHOICE = "_choice_"  # the name that a component was chosen by; not part of what it is
+ALONE = {"_target_": "ablate.components.hybrid.MemoryAlone", CHOICE: "lmm"}
 
 
 class Inactive(UserError):
@@ -66,7 +68,7 @@ def compose_model(name: str, config_dirs: ConfigDirs = (), *, where: str = "") -
             raise unknown("key of a model", key, valid, where=file)
     model: Model = {"name": name, "chunk": composed.get("chunk")}
     for group in GROUPS:
-        component = composed.get(group)
+        component = composed.get(group, dict(ALONE) if group == "hybrid" else None)
         if component is not None and "_target_" not in component:
             raise UserError(
                 f"{file}: {group} has no _target_; name a choice in its defaults list: "
@@ -257,15 +259,15 @@ def _has_chunk(model: Model, allow: Iterable[str]) -> bool:
 def active_axes(
     model: Model, *, config_dirs: ConfigDirs = (), allow: Iterable[str] = (), where: str = ""
 ) -> tuple[str, ...]:
-    """The axes that matter: memory, and all that an active choice makes active in turn.
+    """The groups that matter: memory and layout, and what an active choice makes active in turn.
 
     Raises:
         UserError: an active axis without a choice.
     """
-    active = ["memory"]
-    owner = {"memory": f"model {model['name']}"}
+    active = ["memory", *LAYOUT]
+    owner = dict.fromkeys(active, f"model {model['name']}")
     for axis in active:
-        component = model.get(axis)
+        component = _component(model, axis)
         if component is None:
             names = ", ".join(choices(axis, config_dirs))
             raise UserError(
@@ -277,7 +279,13 @@ def active_axes(
             if further not in active:
                 active.append(further)
                 owner[further] = f"{axis} {component.get(CHOICE, cls.__name__)}"
-    return tuple(axis for axis in AXES if axis in active)
+    return tuple(group for group in GROUPS if group in active)
+
+
+def _component(model: Model, group: str) -> Model | None:
+    """A model without a hybrid is its memory alone."""
+    component: Model | None = model.get(group)
+    return ALONE if component is None and group == "hybrid" else component
 
 
 def resolve(
@@ -300,12 +308,10 @@ def resolve(
             raise UserError(f"{_place(where)}chunk is {chunk!r}; it must be a whole number >= 1.")
         resolved["chunk"] = chunk
     for group in GROUPS:
-        component = model.get(group)
-        if group == "backbone" and component is None:
-            raise UserError(f"{_place(where)}backbone has no choice; set backbone.")
+        component = _component(model, group)
         resolved[group] = (
             check_component(group, component, allow=allow, where=where)
-            if component is not None and (group in active or group == "backbone")
+            if component is not None and group in active
             else None
         )
     return resolved

@@ -26,6 +26,12 @@ PRESETS = {
     "deltanet": ("matrix", "identity", "omega", "l2", "none", "gd", None),
     "transformer": ("attention", None, None, None, None, None, None),
 }
+HYBRIDS = {
+    "titans_mac": "mac", "titans_mag": "mag", "titans_mal": "mal",
+    "atlas_mac": "mac_bare", "atlas_mag": "mag", "atlas_mal": "mal",
+    "atlas_alternate": "alternate",
+}  # fmt: skip
+PRESETS |= {name: PRESETS["atlas" if "atlas" in name else "titans_lmm"] for name in HYBRIDS}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -35,6 +41,7 @@ def test_presets_are_made_of_the_papers_choices(name: str) -> None:
     assert chosen == PRESETS[name]
     assert model["name"] == name
     assert model["backbone"][CHOICE] == "llama"
+    assert model["hybrid"][CHOICE] == HYBRIDS.get(name, "lmm")
 
 
 def test_every_preset_is_listed() -> None:
@@ -67,6 +74,15 @@ def test_resolving_drops_what_is_inactive_and_spells_defaults_out() -> None:
     attention = resolve(apply(atlas, "memory", "attention"))
     assert [axis for axis in AXES if attention[axis] is not None] == ["memory"]
     assert attention["chunk"] is None
+
+
+def test_a_model_without_a_hybrid_is_its_memory_alone() -> None:
+    atlas = compose_model("atlas")
+    bare = {key: value for key, value in atlas.items() if key != "hybrid"}
+    assert resolve(bare) == resolve(atlas) == resolve(apply(atlas, "hybrid", "lmm"))
+    gated = resolve(apply(apply(atlas, "hybrid", "mag"), "hybrid", 8))
+    assert gated["hybrid"]["window"] == 8
+    assert gated["memory"] == resolve(atlas)["memory"]
 
 
 def test_apply_sets_choices_principal_numbers_options_and_chunk() -> None:

@@ -1,0 +1,1 @@
+"""How memory and attention share the layers of a model."""
