@@ -63,7 +63,7 @@ def comparison(two: TwoStudies) -> Section:
         caption=f"Mean {unit} by cell in {first} and {second}, with 95 % intervals over seeds.",
         alignment="lrrrrrr",
         heading=(
-            *("cell", first, "seeds", second, "seeds"),
+            *("Cell", first, "Seeds", second, "Seeds"),
             f"{second} minus {first} [95 % interval]",
             "p",
         ),
@@ -136,7 +136,7 @@ def _drawings(two: TwoStudies, decimals: int) -> tuple[Drawing, ...]:
     largest.sort(key=lambda item: -item[1].estimate)
     unit = measure_words(two.first.primary)
     texts = [number(difference.estimate, decimals) for _, difference in largest]
-    title = f"difference in {unit}, {two.second.study} minus {two.first.study}"
+    title = f"difference in {unit}"
     figure = interval_figure(
         [label for label, _ in largest], [one for _, one in largest], title, texts
     )

@@ -94,7 +94,7 @@ def _factorial(found: Factorial, results: StudyResults, decimals: int) -> Sectio
         caption=f"Main effects and two-way interactions on {unit}, averaged over all other "
         "factors, with the seed as block.",
         alignment="llrrr",
-        heading=("term", "change", "effect [95 % interval]", "p", "p (Holm)"),
+        heading=("Term", "Change", "Effect [95 % interval]", "p", "p (Holm)"),
         rows=tuple(
             (term_name(one.term), _changes(one), text, probability(one.p), probability(holm_p[at]))
             for one, text, at in zip(effects, texts, kept, strict=True)
@@ -148,7 +148,7 @@ def _shapley(found: Shapley, results: StudyResults, decimals: int) -> Section:
         caption=f"Shapley values: the share of each first level in what all of them together do "
         f"to {measure_words(results.primary)}.",
         alignment="lr",
-        heading=("level", "share [95 % interval]"),
+        heading=("Level", "Share [95 % interval]"),
         rows=(*rows, ("all together", _estimate(found.total, decimals))),
     )
     dropped = len(found.dropped)
@@ -169,7 +169,7 @@ def _importance(found: Surrogate, results: StudyResults, decimals: int) -> Secti
         caption=f"Share of each axis in the variance of {measure_words(results.primary)} over the "
         "search space.",
         alignment="lr",
-        heading=("axis", "share [95 % interval]"),
+        heading=("Axis", "Share [95 % interval]"),
         rows=(
             *zip(names, texts, strict=True),
             ("an axis that does nothing", _percent(found.nothing)),

@@ -21,7 +21,7 @@ def claims_section(results: StudyResults, decimals: int) -> Section | None:
     table = TextTable(
         caption="Claims made before the study ran, with the effect that was measured.",
         alignment="llrr",
-        heading=("claim", "verdict", "effect [95 % interval]", "seeds"),
+        heading=("Claim", "Verdict", "Effect [95 % interval]", "Seeds"),
         rows=tuple(
             (one.claim.text, _verdict(one), _effect(one, decimals), str(one.n)) for one in judged
         ),

@@ -10,8 +10,8 @@ from ablate.analysis.numbers import DASH, level, several
 from ablate.dashboards.section import Section
 from ablate.dashboards.text_table import TextTable
 
-_KINDS = {"diverged": "diverged", "oom": "out of memory", "failed": "raised an error"}
-_ANY = "any failure [95 % interval]"
+_KINDS = {"diverged": "Diverged", "oom": "Out of memory", "failed": "Raised an error"}
+_ANY = "Any failure [95 % interval]"
 
 
 def failure_rates_section(results: StudyResults) -> Section | None:
@@ -27,7 +27,7 @@ def failure_rates_section(results: StudyResults) -> Section | None:
     table = TextTable(
         caption="Failures by level: trials that ended so, and the rate of any failure.",
         alignment="lr" + "r" * len(kinds) + "r",
-        heading=("level", "ended", *(_KINDS[kind] for kind in kinds), _ANY),
+        heading=("Level", "Ended", *(_KINDS[kind] for kind in kinds), _ANY),
         rows=tuple(_rows(rates, kinds)),
     )
     ended = sum(state in ENDED for state in states)

@@ -25,11 +25,11 @@ def learnability_section(results: StudyResults, decimals: int) -> Section | None
         f"reach {target}.",
         alignment="lrrrr",
         heading=(
-            "cell",
-            "curve area",
-            f"after {half} tokens",
-            f"reached {target}",
-            "median tokens to it",
+            "Cell",
+            "Curve area",
+            f"After {half} tokens",
+            f"Reached {target}",
+            "Median tokens to it",
         ),
         rows=tuple(_row(row, decimals) for row in found.rows),
     )

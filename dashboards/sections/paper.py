@@ -35,9 +35,9 @@ def _honesty(table: Published) -> str:
 def _beside(results: StudyResults, comparisons: Comparisons, table: Published) -> TextTable:
     first = table.rows[0]
     unit = measure_words(results.primary)
-    heading = ["in print"]
+    heading = ["In print"]
     for column in table.columns:
-        heading += [column.replace("_", " "), "change"]
+        heading += [column.replace("_", " "), "Change"]
     rows = []
     for row in table.rows:
         texts = [row.name]
@@ -51,7 +51,7 @@ def _beside(results: StudyResults, comparisons: Comparisons, table: Published) -
     return TextTable(
         caption=f"{table.source}, and our {unit} where a cell makes the same change.",
         alignment="l" + "rr" * len(table.columns) + "lrrl",
-        heading=(*heading, "our cell", f"our {unit}", "change [95 % interval]", "direction"),
+        heading=(*heading, "Our cell", f"Our {unit}", "Change [95 % interval]", "Direction"),
         rows=tuple(rows),
     )
 
@@ -92,7 +92,7 @@ def _alone(table: Published) -> TextTable:
     return TextTable(
         caption=f"{table.source}, as printed.",
         alignment="l" * (1 + grouped) + "r" * len(columns),
-        heading=("model", *(["group"] * grouped), *(name.replace("_", " ") for name in columns)),
+        heading=("Model", *(["Group"] * grouped), *(name.replace("_", " ") for name in columns)),
         rows=tuple(
             (
                 row.name,

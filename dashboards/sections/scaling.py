@@ -64,11 +64,11 @@ def _table(fitted: list[tuple[SizeCurve, ScalingFit]], decimals: int) -> TextTab
         caption="Fitted scaling laws with 95 % intervals.",
         alignment="l" + "r" * (len(names) + 3),
         heading=(
-            "curve",
+            "Curve",
             *(_GREEK.get(name, name) for name in names),
-            "sizes x seeds",
-            "misfit p",
-            "error at largest size",
+            "Sizes x seeds",
+            "Misfit p",
+            "Error at largest size",
         ),
         rows=tuple(
             (

@@ -5,7 +5,7 @@
   const charts = [...document.querySelectorAll(".chart")];
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
   const narrow = window.matchMedia("(max-width: 640px)");
-  const named = new Set(["effects", "factorial"]);
+  const named = new Set(["effects", "factorial", "differences"]);
   const config = {
     displaylogo: false,
     responsive: true,
