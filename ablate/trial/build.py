@@ -41,6 +41,8 @@ __all__ = [
     "resolve",
 ]
 
+EMBEDDING_STD = 0.02
+
 
 def build_model(
     model: Model,
@@ -142,7 +144,10 @@ def _initialise_one(module: nn.Module, path: str, seed: int) -> None:
     rule: Callable[..., None] | None = getattr(module, "init_weights", None)
     if rule is not None:
         rule(stream)
-    elif isinstance(module, (nn.Linear, nn.Embedding, nn.Conv1d)):
+    elif isinstance(module, nn.Embedding):
+        # Small beside what a block adds: a large table drowns the mixers in the residual stream.
+        module.weight.normal_(0.0, EMBEDDING_STD, generator=stream("weight"))
+    elif isinstance(module, (nn.Linear, nn.Conv1d)):
         _normal_fan_in(module, stream)
     elif own:
         raise TypeError(
@@ -152,7 +157,7 @@ def _initialise_one(module: nn.Module, path: str, seed: int) -> None:
 
 
 def _normal_fan_in(
-    module: nn.Linear | nn.Embedding | nn.Conv1d, stream: Callable[[str], torch.Generator]
+    module: nn.Linear | nn.Conv1d, stream: Callable[[str], torch.Generator]
 ) -> None:
     fan_in = module.weight[0].numel()
     module.weight.normal_(0.0, fan_in**-0.5, generator=stream("weight"))
