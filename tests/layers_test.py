@@ -27,8 +27,11 @@ ALLOWED = {
         "ablate.errors",
         "ablate.home",
     },
+    # A plan looks at the ledger of earlier runs, and refuses claims that the analysis cannot read.
     "ablate.study": {
         "ablate.study",
+        "ablate.analysis",
+        "ablate.sweep",
         "ablate.trial",
         "ablate.experiments",
         "ablate.components",
@@ -38,7 +41,6 @@ ALLOWED = {
     },
     "ablate.sweep": {
         "ablate.sweep",
-        "ablate.study",
         "ablate.trial",
         "ablate.errors",
         "ablate.home",

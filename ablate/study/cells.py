@@ -1,24 +1,28 @@
-"""Cells: the distinct configurations of a design, each with its costs and warnings."""
+"""Cells: the distinct configurations of a study, each with its costs and warnings."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ablate.errors import UserError
-from ablate.experiments.task import SequenceTask
+from ablate.experiments.task import SequenceTask, Task
 from ablate.study.configure import Configured, Workshop
-from ablate.study.designs import Point, points
-from ablate.study.factors import Factor, Levels, make_factors, same, spell
-from ablate.study.schema import Scalar, Study
-from ablate.trial.cost import Cost, Probe, measure_cost, probe
+from ablate.study.designs import points
+from ablate.study.expand import Expanded, all_factors, expand
+from ablate.study.factors import Factor, Levels, same, spell
+from ablate.study.match import Matched, quantity, solve
+from ablate.study.schema import Scalar
+from ablate.study.space import Point, complete, key_of
+from ablate.trial.cost import Cost, Work, count_work, measure_cost
 from ablate.trial.fingerprint import fingerprint
-from ablate.trial.space import ConfigDirs
 
 MISMATCH = 0.05  # a difference in parameters that a table must not hide
+COUNTED = 200  # cells of which each is built and counted; of more, those that change one factor
+NOTES = 6
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Cell:
         cost: what one trial of it costs.
         fingerprint: hash of the code that it runs, now.
         warnings: what to know about this cell.
+        matched: how it was made as large as the cell that it is compared with.
+        counted: whether its costs were counted; else they follow from cells that change one factor.
     """
 
     id: str
@@ -46,45 +52,68 @@ class Cell:
     cost: Cost
     fingerprint: str
     warnings: tuple[str, ...] = ()
+    matched: Matched | None = None
+    counted: bool = True
 
 
-def make_cells(
-    study: Study, file: Path, *, config_dirs: ConfigDirs, allow: tuple[str, ...], probed: bool
-) -> tuple[list[Cell], list[str]]:
-    """The cells of a study, the baseline first, and the warnings of the whole.
+@dataclass(frozen=True)
+class Laid:
+    """The cells of a study, the baseline first.
+
+    Args:
+        designs: what they were made from.
+        factors: of all designs.
+        tasks: each cell's task, by the cell's id.
+        notes: points that are no cells of their own, and why.
+    """
+
+    designs: list[Expanded]
+    factors: tuple[Factor, ...]
+    cells: list[Cell]
+    tasks: dict[str, Task]
+    notes: list[str]
+
+
+def make_cells(workshop: Workshop) -> Laid:
+    """Lay out, configure, match, count and compare the cells of a study.
 
     Raises:
         UserError: anything wrong with the design or with a cell, with file and key.
     """
-    factors = make_factors(study.design, file.name)
-    workshop = Workshop(study, file.name, config_dirs, allow)
-    workshop.check_keys(factors)
-    chosen = points(study.design, factors, file.name)
+    designs = expand(workshop)
+    factors = all_factors(designs)
+    chosen = _points(designs, factors)
     configured = [workshop.configure(point.levels) for point in chosen]
     _refuse_idle(configured, factors)
+    bench = _Bench(workshop, factors, len(chosen))
     unique, notes = _merge(chosen, configured, factors)
-    ids = {_key(point.levels): one.id for point, one in zip(chosen, configured, strict=True)}
-    cells: dict[str, Cell] = {}
-    probes: dict[str, Probe] = {}
+    ids = {key_of(p.levels): one.id for p, one in zip(chosen, configured, strict=True)}
     for point, one in unique:
-        label = _label(point.levels, one, factors)
-        cost = _cost(one, allow, f"{file.name}: cell {label}")
-        if probed and one.config["model"]:
-            probes[one.id] = probe(one.config, cpus=int(study.resources.cpus), allow=allow)
-            cost = dataclasses.replace(cost, seconds_per_trial=probes[one.id].seconds)
         other = None
         if point.compared_with is not None:
-            other = ids.get(_key(point.compared_with), next(iter(cells)))
-        cell = _cell(one, label, factors, cost, cells.get(other or ""), allow)
-        cells[one.id] = _warned(cell, cells.get(other or ""), probes)
-    return list(cells.values()), notes
+            other = ids.get(key_of(point.compared_with), unique[0][1].id)
+        bench.add(one, other)
+    return Laid(designs, factors, list(bench.cells.values()), bench.tasks, _shorten(notes))
+
+
+def _points(designs: list[Expanded], factors: tuple[Factor, ...]) -> list[Point]:
+    """The points of all designs, each with the baseline's level of the others' factors."""
+    found: dict[object, Point] = {}
+    for one in designs:
+        for point in points(one.design, one.factors, one.where):
+            levels = point.levels if len(designs) == 1 else complete(factors, point.levels)
+            other = point.compared_with
+            if other is not None and len(designs) > 1:
+                other = complete(factors, other)
+            found.setdefault(key_of(levels), Point(levels, other))
+    return list(found.values())
 
 
 def _refuse_idle(configured: list[Configured], factors: tuple[Factor, ...]) -> None:
     """Refuse a setting that has no effect in any cell: most likely it is misspelt."""
     for setting in ({factor.key for factor in factors}, set(configured[0].unused)):
         for key in sorted(setting):
-            reasons = [{**one.inactive, **one.unused}.get(key) for one in configured]
+            reasons = [one.inactive.get(key) or one.unused.get(key) for one in configured]
             if all(reasons):
                 raise UserError(str(reasons[0]))
 
@@ -99,85 +128,176 @@ def _merge(
         if one.id not in unique:
             unique[one.id] = (point, one)
             continue
-        kept = _label(*_levels_of(unique[one.id]), factors)
-        wanted = ", ".join(
-            f"{f.key}={spell(point.levels[f.key])}"
-            for f in factors
-            if f.key in point.levels and not same(point.levels[f.key], f.levels[0])
-        )
+        wanted = label_of(point.levels, factors)
         idle = [key for key in one.inactive if key in point.levels]
         if idle:
             notes.append(f"n/a: {', '.join(sorted(idle))} does not apply with {wanted}: not a cell")
         else:
+            kept = label_of(unique[one.id][1].levels, factors)
             notes.append(f"NO-OP: {wanted} changes nothing: the same cell as {kept}, run once")
     return list(unique.values()), notes
 
 
-def _levels_of(pair: tuple[Point, Configured]) -> tuple[Levels, Configured]:
-    return pair[0].levels, pair[1]
+def _shorten(notes: list[str]) -> list[str]:
+    """All no-ops, and the first few of the combinations that are no cells."""
+    kept = [note for note in notes if not note.startswith("n/a")]
+    idle = [note for note in notes if note.startswith("n/a")]
+    more = len(idle) - NOTES
+    return [*kept, *idle[:NOTES], *([f"n/a: {more:,} more combinations like these"] * (more > 0))]
 
 
-def _key(levels: Levels) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, spell(level)) for key, level in levels.items()))
-
-
-def _label(levels: Levels, one: Configured, factors: tuple[Factor, ...]) -> str:
+def label_of(levels: Levels, factors: tuple[Factor, ...]) -> str:
+    """What differs from the baseline, or ``baseline``."""
     parts = [
-        f"{factor.key}={spell(one.levels[factor.key])}"
+        f"{factor.key}={spell(levels[factor.key])}"
         for factor in factors
-        if factor.key in one.levels and not same(one.levels[factor.key], factor.levels[0])
+        if factor.key in levels and not same(levels[factor.key], factor.levels[0])
     ]
     return ", ".join(parts) or "baseline"
 
 
-def _cost(one: Configured, allow: tuple[str, ...], where: str) -> Cost:
-    """Build the model, which finds bad values, and count."""
-    model = one.config["model"]
-    if model is None:
-        return Cost()
-    task = cast(SequenceTask, one.task)
-    return measure_cost(model, task.vocab, task.context, allow=allow, where=where)
+@dataclass
+class _Bench:
+    """Makes cells one after another; the ones that others are compared with come first."""
 
+    workshop: Workshop
+    factors: tuple[Factor, ...]
+    expected: int
+    cells: dict[str, Cell] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    _now: dict[str, str] = field(default_factory=dict)  # identity before matching -> cell
+    _made: dict[str, Configured] = field(default_factory=dict)
+    _prints: dict[str, str] = field(default_factory=dict)
+    _ratios: dict[tuple[str, str], Cost] = field(default_factory=dict)
 
-def _cell(
-    one: Configured,
-    label: str,
-    factors: tuple[Factor, ...],
-    cost: Cost,
-    other: Cell | None,
-    allow: tuple[str, ...],
-) -> Cell:
-    axes = {factor.key: one.levels.get(factor.key) for factor in factors}
-    changed = {
-        key: [other.axes[key], level]
-        for key, level in axes.items()
-        if other is not None and not same(other.axes[key], level) and key in one.levels
-    }
-    return Cell(
-        id=one.id,
-        label=label,
-        axes=axes,
-        changed=changed,
-        compared_with=other.id if other else None,
-        config=one.config,
-        cost=cost,
-        fingerprint=fingerprint(one.config, allow=allow),
-        warnings=tuple(f"n/a: {key} does not apply here" for key in axes if key not in one.levels),
-    )
+    def add(self, one: Configured, compared_with: str | None) -> None:
+        """Make the cell of `one`, compared with the configuration of that identity."""
+        label = label_of(one.levels, self.factors)
+        where = f"{self.workshop.file}: cell {label}"
+        other = self.cells.get(self._now.get(compared_with or "", ""))
+        before, matched = one.id, None
+        if other is not None and self._is_matched(one, other):
+            one, matched = self._match(one, other, where)
+        self._now[before] = one.id
+        self._made[one.id] = one
+        axes = {factor.key: one.levels.get(factor.key) for factor in self.factors}
+        changed = {
+            key: [other.axes[key], level]
+            for key, level in axes.items()
+            if other is not None and not same(other.axes[key], level) and key in one.levels
+        }
+        moved = [key for key, level in axes.items() if self.cells and self._differs(key, level)]
+        exact = self.expected <= COUNTED or len(moved) <= 1
+        cell = Cell(
+            id=one.id,
+            label=label,
+            axes=axes,
+            changed=changed,
+            compared_with=other.id if other else None,
+            config=one.config,
+            cost=self._count(one, where) if exact else self._guess(axes, moved),
+            fingerprint=self._print(one.config),
+            warnings=tuple(
+                f"n/a: {key} does not apply here" for key in axes if key not in one.levels
+            ),
+            matched=matched,
+            counted=exact,
+        )
+        if exact and len(moved) == 1:
+            self._ratios[moved[0], spell(axes[moved[0]])] = cell.cost
+        self.tasks[one.id] = one.task
+        self.cells[one.id] = self._warned(cell, other)
 
+    def _differs(self, key: str, level: Scalar) -> bool:
+        return not same(next(iter(self.cells.values())).axes[key], level)
 
-def _warned(cell: Cell, other: Cell | None, probes: Mapping[str, Probe]) -> Cell:
-    """`cell` with what its comparison does not hold equal."""
-    found = list(cell.warnings)
-    if other is not None:
+    def _is_matched(self, one: Configured, other: Cell) -> bool:
+        blocks = {key for d in self.workshop.study.all_designs.values() for key in d.blocks}
+        crossing = any(
+            not same(one.levels.get(key), other.axes.get(key)) for key in {"task", *blocks}
+        )
+        return self.workshop.study.match.on != "none" and not crossing
+
+    def _match(self, one: Configured, other: Cell, where: str) -> tuple[Configured, Matched]:
+        match, allow = self.workshop.study.match, self.workshop.allow
+        target = quantity(self._made[other.id], match.on, allow, where)
+        return solve(one, target, match, self.workshop, where)
+
+    def _count(self, one: Configured, where: str) -> Cost:
+        """Build the model, which finds bad values, and count."""
+        model = one.config["model"]
+        if model is None:
+            return Cost()
+        task = cast(SequenceTask, one.task)
+        return measure_cost(
+            model,
+            task.vocab,
+            task.context,
+            batch=task.batch,
+            allow=self.workshop.allow,
+            where=where,
+        )
+
+    def _guess(self, axes: Mapping[str, Scalar], moved: list[str]) -> Cost:
+        """The baseline's costs times what each change alone does to them."""
+        base = next(iter(self.cells.values())).cost
+        values: dict[str, Any] = {}
+        for name in ("parameters", "state_bytes", "flops_per_token", "memory_bytes"):
+            start = getattr(base, name)
+            if start is None:
+                continue
+            value = float(start)
+            for key in moved:
+                alone = self._ratios.get((key, spell(axes[key])))
+                value *= getattr(alone, name) / start if alone and start else 1.0
+            values[name] = value if name == "flops_per_token" else round(value)
+        return Cost(**values)
+
+    def _print(self, config: dict[str, Any]) -> str:
+        """The fingerprint; cells of the same classes have the same."""
+        parts = (config["model"] or {}).values()
+        targets = [part["_target_"] for part in parts if isinstance(part, dict)]
+        key = json.dumps([config["task"]["name"], targets])
+        if key not in self._prints:
+            self._prints[key] = fingerprint(config, allow=self.workshop.allow)
+        return self._prints[key]
+
+    def _work(self, cell: Cell) -> Work | None:
+        """What was counted for a cell; None where nothing was."""
+        if cell.config["model"] is None or not cell.counted:
+            return None
+        task = cast(SequenceTask, self.tasks[cell.id])
+        return count_work(cell.config["model"], task.vocab, task.context, allow=self.workshop.allow)
+
+    def _warned(self, cell: Cell, other: Cell | None) -> Cell:
+        """`cell` with what its comparison does not hold equal, and what has no effect."""
+        found = list(cell.warnings)
+        work = self._work(cell)
+        if other is None:
+            return cell
         mine, theirs = cell.cost.parameters, other.cost.parameters
-        if mine and theirs and abs(mine / theirs - 1) > MISMATCH:
+        if cell.counted and mine and theirs and abs(mine / theirs - 1) > MISMATCH:
             found.append(
                 f"{mine:,} parameters against {theirs:,} of {other.label} "
                 f"({mine / theirs - 1:+.1%}): the effect is not of {', '.join(cell.changed)} alone"
             )
-        if cell.id in probes and probes[cell.id].losses == probes[other.id].losses:
-            found.append(
-                f"NO-OP on a probe: its first losses equal those of {other.label} bit for bit"
-            )
-    return dataclasses.replace(cell, warnings=tuple(found))
+        before = self._work(other) if work else None
+        if work and before:
+            lost = sorted(set(work.unreached) - set(before.unreached))
+            if lost:
+                found.append(f"no gradient reaches {', '.join(lost)}")
+            same_task = cell.config["task"] == other.config["task"]
+            if (
+                work.trace
+                and work.trace == before.trace
+                and same_task
+                and self._same_train(cell, other)
+            ):
+                found.append(
+                    f"NO-OP: on sample tokens its loss and gradient equal those of {other.label} "
+                    "bit for bit"
+                )
+        return dataclasses.replace(cell, warnings=tuple(found))
+
+    def _same_train(self, cell: Cell, other: Cell) -> bool:
+        return bool(cell.config["train"] == other.config["train"])

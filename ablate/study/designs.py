@@ -1,62 +1,44 @@
 """Designs: which combinations of levels a study runs, and what each is compared with.
 
-A kind of design is one function from factors to points, the baseline first, listed in `KINDS`.
+A kind of design is one function from a `Space` to points, the baseline first, listed in `KINDS`.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 from ablate.errors import UserError, unknown
-from ablate.study.factors import Factor, Levels, canonical, contains, select
-from ablate.study.schema import Design
+from ablate.study.constraints import Holds, parse_constraint
+from ablate.study.factors import Factor, Levels, contains, select
+from ablate.study.fractional import fractional
+from ablate.study.schema import Design, Scalar
+from ablate.study.space import MAX_POINTS, Point, Space, complete, key_of
 
-MAX_POINTS = 10_000
-
-
-@dataclass(frozen=True)
-class Point:
-    """One combination of levels, and the one that it is compared with (the baseline has none)."""
-
-    levels: Levels
-    compared_with: Levels | None
+SPREAD = 0  # seed of the sample that `cap` draws: the same cells every time
 
 
-Kind = Callable[[tuple[Factor, ...]], Iterator[Point]]
-
-
-def baseline(factors: tuple[Factor, ...]) -> Levels:
-    """The first level of every factor that applies."""
-    return complete(factors, {})
-
-
-def complete(factors: tuple[Factor, ...], given: Levels) -> Levels:
-    """`given` where a factor applies, else its first level; factors that do not apply are out."""
-    levels: Levels = {}
-    for factor in factors:
-        if factor.applies(levels):
-            levels[factor.key] = given.get(factor.key, factor.levels[0])
-    return levels
-
-
-def one_factor(factors: tuple[Factor, ...]) -> Iterator[Point]:
-    """The baseline, then every other level of each factor, one factor at a time.
+def one_factor(space: Space) -> Iterator[Point]:
+    """The baseline, then every other level of each unit, one unit at a time.
 
     A factor whose condition does not hold at the baseline is varied where it does: its first level
     there is what the others are compared with.
     """
-    start = baseline(factors)
+    start = space.baseline
     yield Point(start, None)
-    for factor in factors:
+    for unit in space.units:
         reference = start
-        if not factor.applies(start):
-            reference = complete(factors, _conditions(factor, factors))
+        idle = [factor for factor in unit if not factor.applies(start)]
+        if idle:
+            needed: Levels = {}
+            for factor in idle:
+                needed |= _conditions(factor, space.factors)
+            reference = complete(space.factors, needed)
             yield Point(reference, start)
-        for level in factor.levels[1:]:
-            yield Point(complete(factors, reference | {factor.key: level}), reference)
+        for step in range(1, len(unit[0].levels)):
+            given = {factor.key: factor.levels[step] for factor in unit}
+            yield Point(complete(space.factors, reference | given), reference)
 
 
 def _conditions(factor: Factor, factors: tuple[Factor, ...]) -> Levels:
@@ -69,64 +51,140 @@ def _conditions(factor: Factor, factors: tuple[Factor, ...]) -> Levels:
     return needed
 
 
-def full(factors: tuple[Factor, ...]) -> Iterator[Point]:
-    """Every combination of levels; where a factor does not apply, its levels are one."""
-    start = baseline(factors)
-    for combination in itertools.product(*(factor.levels for factor in factors)):
-        given = {f.key: level for f, level in zip(factors, combination, strict=True)}
-        levels = complete(factors, given)
+def full(space: Space) -> Iterator[Point]:
+    """Every combination of levels; where a factor does not apply, its levels are one.
+
+    With a cap, that many of them: the baseline and an even random sample.
+    """
+    start = space.baseline
+    for index in space.sample(space.design.cap, SPREAD):
+        levels = space.at(index)
         yield Point(levels, None if levels == start else start)
 
 
-KINDS: dict[str, Kind] = {"one_factor": one_factor, "full": full}
+def path(space: Space) -> Iterator[Point]:
+    """One change after another, each compared with the one before; or every order of them.
+
+    All orders of n changes pass through the same 2^n cells, so those are what runs.
+    """
+    start = space.baseline
+    yield Point(start, None)
+    if space.design.orders == "one":
+        taken: Levels = {}
+        before = start
+        for factor in space.factors:
+            taken[factor.key] = factor.levels[1]
+            now = complete(space.factors, taken)
+            yield Point(now, before)
+            before = now
+        return
+    for size in range(1, len(space.factors) + 1):
+        for some in itertools.combinations(space.factors, size):
+            given = {factor.key: factor.levels[1] for factor in some}
+            fewer = {key: level for key, level in given.items() if key != some[-1].key}
+            yield Point(complete(space.factors, given), complete(space.factors, fewer))
 
 
-def points(design: Design, factors: tuple[Factor, ...], file: str) -> list[Point]:
-    """The distinct points of a design, without those that it excludes.
+def search(space: Space) -> Iterator[Point]:
+    """Only the start: an optimiser chooses the others while the study runs."""
+    yield Point(space.baseline, None)
+
+
+KINDS: dict[str, Callable[[Space], Iterator[Point]]] = {
+    "one_factor": one_factor,
+    "leave_one_out": one_factor,
+    "add_one_in": one_factor,
+    "full": full,
+    "fractional": fractional,
+    "path": path,
+    "search": search,
+}
+
+
+def points(design: Design, factors: tuple[Factor, ...], where: str) -> list[Point]:
+    """The distinct points of a design, without those that it excludes, in every block.
 
     Raises:
-        UserError: an unknown kind, too many points, an exclusion that matches nothing or the
+        UserError: an unknown kind, too many points, a rule that matches nothing or the
             baseline, or a factor that applies nowhere.
     """
     if design.kind not in KINDS:
-        raise unknown("kind of design", design.kind, KINDS, where=f"{file}: design.kind")
-    count = math.prod(len(factor.levels) for factor in factors)
-    if design.kind == "full" and count > MAX_POINTS:
-        fewer = 1 + sum(len(factor.levels) - 1 for factor in factors)
-        raise UserError(
-            f"{file}: design: {count:,} cells, at most {MAX_POINTS:,} are run. "
-            f"kind: one_factor has {fewer:,}; or give fewer levels."
-        )
-    found: dict[tuple[object, ...], Point] = {}
-    for point in KINDS[design.kind](factors):
-        found.setdefault(_key(point.levels), point)
+        raise unknown("kind of design", design.kind, KINDS, where=f"{where}.kind")
+    rules = _rules(design, where)
+    blocks = tuple(factor for factor in factors if factor.key in design.blocks)
+    space = Space(
+        design,
+        tuple(factor for factor in factors if factor not in blocks),
+        where,
+        lambda levels: all(holds(levels) for holds in rules.values()),
+    )
+    _refuse_many(space)
+    found = _in_blocks(list(KINDS[design.kind](space)), blocks)
     for factor in factors:
-        if not any(factor.key in point.levels for point in found.values()):
-            raise UserError(f"{file}: design.factors.{factor.key}.when holds in no cell.")
-    return _without_excluded(list(found.values()), design, file)
-
-
-def _key(levels: Levels) -> tuple[object, ...]:
-    return tuple((key, *canonical(level)) for key, level in sorted(levels.items()))
-
-
-def _without_excluded(found: list[Point], design: Design, file: str) -> list[Point]:
-    for index, rule in enumerate(design.exclude):
-        where = f"{file}: design.exclude.{index}"
-        if not rule:
-            raise UserError(f"{where} is empty; it would exclude every cell.")
-        chosen = {key: select(key, wanted, design.factors, where) for key, wanted in rule.items()}
-        kept = [
-            point
-            for point in found
-            if not all(
-                key in point.levels and contains(levels, point.levels[key])
-                for key, levels in chosen.items()
-            )
-        ]
-        if len(kept) == len(found):
-            raise UserError(f"{where} matches no cell that is still in the design.")
+        if not any(factor.key in point.levels for point in found):
+            raise UserError(f"{where}.factors.{factor.key}.when holds in no cell.")
+    for place, holds in rules.items():
+        kept = [point for point in found if holds(point.levels)]
+        if len(kept) == len(found) and design.kind != "fractional":
+            raise UserError(f"{place} matches no cell that is still in the design.")
         if kept[:1] != found[:1]:
-            raise UserError(f"{where} removes the baseline.")
+            raise UserError(f"{place} removes the baseline.")
         found = kept
     return found
+
+
+def _in_blocks(inner: list[Point], blocks: tuple[Factor, ...]) -> list[Point]:
+    """The points in every combination of the blocks' levels, each compared within its own."""
+    found: dict[object, Point] = {}
+    first: Levels | None = None
+    for combination in itertools.product(*(block.levels for block in blocks)):
+        here: Levels = dict(zip((block.key for block in blocks), combination, strict=True))
+        for point in inner:
+            other = first if point.compared_with is None else here | point.compared_with
+            levels = here | point.levels
+            found.setdefault(key_of(levels), Point(levels, other))
+            first = first or levels
+    return list(found.values())
+
+
+def _refuse_many(space: Space) -> None:
+    design, count = space.design, space.count
+    if design.kind == "path" and design.orders == "all":
+        count = 2 ** len(space.factors)
+    elif design.kind != "full":
+        return
+    if min(count, design.cap or count) <= MAX_POINTS:
+        return
+    fewer = 1 + sum(len(unit[0].levels) - 1 for unit in space.units)
+    smaller = f"orders: one has {len(space.factors) + 1}"
+    if design.kind == "full":
+        smaller = (
+            f"kind: one_factor has {fewer:,}; kind: fractional tells all main effects apart in "
+            f"about {fewer + max(2, fewer // 4):,}; cap: 200 draws so many at random"
+        )
+    raise UserError(
+        f"{space.where}: {count:,} cells, at most {MAX_POINTS:,} are run. {smaller}; "
+        "or give fewer levels."
+    )
+
+
+def _rules(design: Design, where: str) -> dict[str, Holds]:
+    """What each exclusion and constraint leaves in, by its place in the file."""
+    every = {**design.blocks, **design.factors}
+    rules: dict[str, Holds] = {}
+    for index, rule in enumerate(design.exclude):
+        place = f"{where}.exclude.{index}"
+        if not rule:
+            raise UserError(f"{place} is empty; it would exclude every cell.")
+        chosen = {key: select(key, wanted, every, place) for key, wanted in rule.items()}
+        rules[place] = functools.partial(_outside, chosen)
+    for index, text in enumerate(design.constraints):
+        place = f"{where}.constraints.{index}"
+        rules[place] = parse_constraint(text, every, where=place)
+    return rules
+
+
+def _outside(chosen: Mapping[str, tuple[Scalar, ...]], levels: Mapping[str, Scalar]) -> bool:
+    return not all(
+        key in levels and contains(wanted, levels[key]) for key, wanted in chosen.items()
+    )

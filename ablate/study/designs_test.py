@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ablate.analysis.factorial import aliases
 from ablate.errors import UserError
-from ablate.study.designs import Point, points
+from ablate.study.designs import points
 from ablate.study.factors import make_factors, same
+from ablate.study.fractional import generators
 from ablate.study.schema import Design
+from ablate.study.space import Point
 
 KINDS = ["one_factor", "full"]
 
@@ -22,7 +27,7 @@ def design(factors: dict[str, Any], **rest: Any) -> Design:
 
 def plan(factors: dict[str, Any], **rest: Any) -> list[Point]:
     declared = design(factors, **rest)
-    return points(declared, make_factors(declared, "s.yaml"), "s.yaml")
+    return points(declared, make_factors(declared, "s.yaml: design"), "s.yaml: design")
 
 
 def frozen(found: list[Point]) -> set[frozenset[tuple[str, Any]]]:
@@ -145,14 +150,16 @@ def test_a_bad_exclusion_is_told(rule: dict[str, Any], message: str) -> None:
         (
             {key: list(range(10)) for key in "abcdefghij"},
             {"kind": "full"},
-            "s.yaml: design: 10,000,000,000 cells, at most 10,000 are run. kind: one_factor has ",
+            "s.yaml: design: 10,000,000,000 cells, at most 10,000 are run. kind: one_factor has 91; k",
         ),
     ],
 )
 def test_a_bad_design_is_told(factors: dict[str, Any], rest: Any, message: str) -> None:
+    began = time.perf_counter()
     with pytest.raises(UserError) as caught:
         plan(factors, **rest)
     assert str(caught.value).startswith(message)
+    assert time.perf_counter() - began < 2, "counted, not listed"
 
 
 def test_levels_compare_by_value_but_true_is_no_number() -> None:
@@ -160,3 +167,113 @@ def test_levels_compare_by_value_but_true_is_no_number() -> None:
     assert not same(True, 1)
     assert not same(None, "null")
     assert len(plan({"a": [True, 1, None, "1"]})) == 4
+
+
+def test_a_cap_draws_so_many_of_a_design_that_is_too_large() -> None:
+    large = {key: list(range(10)) for key in "abcdefghij"}
+    found = plan(large, kind="full", cap=50)
+    assert len(frozen(found)) == 50
+    assert found[0].levels == dict.fromkeys("abcdefghij", 0)
+    assert [p.levels for p in plan(large, kind="full", cap=50)] == [p.levels for p in found]
+    assert len(plan({"a": [1, 2]}, kind="full", cap=50)) == 2
+
+
+def test_zipped_factors_move_together() -> None:
+    factors = {"a": [1, 2, 3], "b": ["x", "y", "z"], "c": [0, 1]}
+    found = plan(factors, kind="full", zip=[["a", "b"]])
+    pairs = {(point.levels["a"], point.levels["b"]) for point in found}
+    assert len(found) == 6
+    assert pairs == {(1, "x"), (2, "y"), (3, "z")}
+    assert len(plan(factors, zip=[["a", "b"]])) == 1 + 2 + 1
+    with pytest.raises(UserError, match="zip.0: zipped factors need as many levels each, but a"):
+        plan(factors, zip=[["a", "c"]])
+
+
+def test_a_design_is_repeated_in_every_block() -> None:
+    blocks = {"task_args.corpus": {"levels": ["prose", "code"]}}
+    found = plan({"a": [1, 2], "b": [1, 2]}, blocks=blocks)
+    assert len(found) == 2 * 3
+    code = [point for point in found if point.levels["task_args.corpus"] == "code"]
+    assert code[0].compared_with == {"task_args.corpus": "prose", "a": 1, "b": 1}
+    assert code[1].compared_with == {"task_args.corpus": "code", "a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("window <= chunk", 3),
+        ("window == 1 or chunk in [4, 8]", 3),
+        ("not (window * 2 > chunk)", 2),
+        ("other.size != null", 0),
+    ],
+)
+def test_a_constraint_keeps_the_cells_that_meet_it(text: str, kept: int) -> None:
+    factors = {"window": [1, 4], "chunk": [4, 2]}
+    if not kept:
+        with pytest.raises(UserError, match="constraints.0: 'other.size' is no factor"):
+            plan(factors, kind="full", constraints=[text])
+        return
+    assert len(plan(factors, kind="full", constraints=[text])) == kept
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "window.__class__", "1 <", "lambda: 1", "f'x'"]
+)
+def test_a_constraint_is_no_program(text: str) -> None:
+    with pytest.raises(UserError, match="constraints.0"):
+        plan({"window": [1, 4]}, kind="full", constraints=[text])
+
+
+def resolution(words: list[int]) -> int:
+    """The length of the shortest product of columns that is the mean."""
+    for size in range(1, len(words) + 1):
+        for some in itertools.combinations(words, size):
+            product = 0
+            for word in some:
+                product ^= word
+            if product == 0:
+                return size
+    return len(words) + 1
+
+
+@given(st.integers(1, 9), st.integers(3, 5))
+def test_a_regular_fraction_has_the_resolution_that_it_claims(factors: int, wanted: int) -> None:
+    words = generators(factors, wanted)
+    assert len(words) == factors
+    assert resolution(words) >= min(wanted, factors + 1)
+
+
+@pytest.mark.parametrize(
+    ("factors", "wanted", "runs"), [(3, 3, 4), (7, 3, 8), (15, 3, 16), (8, 4, 16), (5, 5, 16)]
+)
+def test_a_regular_fraction_is_as_small_as_the_textbooks(
+    factors: int, wanted: int, runs: int
+) -> None:
+    found = plan({f"f{i}": [0, 1] for i in range(factors)}, kind="fractional", resolution=wanted)
+    assert len(frozen(found)) == runs
+    assert found[0].compared_with is None
+    assert set(found[0].levels.values()) == {0}
+
+
+def test_a_budget_of_runs_buys_the_highest_resolution() -> None:
+    factors = {f"f{i}": [0, 1] for i in range(5)}
+    assert len(plan(factors, kind="fractional", runs=17)) == 16
+    assert len(plan(factors, kind="fractional", runs=8)) == 8
+    with pytest.raises(UserError, match="runs is 6: 5 factors at resolution 3 need 8"):
+        plan(factors, kind="fractional", runs=6)
+
+
+def test_a_mixed_fraction_tells_all_main_effects_apart() -> None:
+    factors = {
+        "a": [1, 2, 3, 4],
+        "b": [1, 2, 3],
+        "c": [1, 2],
+        "d": {"levels": [1, 2, 3], "when": {"c": 1}},
+    }
+    found = plan(factors, kind="fractional", runs=14, exclude=[{"a": 2, "b": 3}])
+    assert len(frozen(found)) == 14
+    assert not any(p.levels["a"] == 2 and p.levels["b"] == 3 for p in found)
+    columns = {key: [str(point.levels.get(key)) for point in found] for key in "abc"}
+    assert aliases(columns, [("a",), ("b",), ("c",)]) == []
+    with pytest.raises(UserError, match="runs is 5: main effects and the mean are 9 numbers"):
+        plan(factors, kind="fractional", runs=5)

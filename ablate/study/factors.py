@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ablate.errors import UserError, unknown
@@ -21,11 +21,13 @@ class Factor:
         key: an axis, ``axis.option``, ``chunk``, ``task_args.x`` or ``train.x``.
         levels: the first is the baseline's.
         when: the levels of other factors under which this one applies; empty means everywhere.
+        parts: the whole component that a level stands for, where it is more than a choice's name.
     """
 
     key: str
     levels: tuple[Scalar, ...]
-    when: Mapping[str, tuple[Scalar, ...]]
+    when: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    parts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def applies(self, levels: Mapping[str, Scalar]) -> bool:
         """Whether this factor has a level beside the others' `levels`."""
@@ -58,41 +60,47 @@ def spell(level: Scalar) -> str:
     return str(level).lower() if isinstance(level, bool) else str(level)
 
 
-def make_factors(design: Design, file: str) -> tuple[Factor, ...]:
-    """The factors of a study, each after those that it depends on.
+def make_factors(design: Design, where: str) -> tuple[Factor, ...]:
+    """The factors and blocks of a design, each after those that it depends on.
 
     Raises:
         UserError: a level given twice, a condition on what is no factor or no level, or conditions
             that lead in a circle.
     """
+    for key in design.blocks:
+        if key in design.factors:
+            raise UserError(f"{where}.blocks.{key} is also a factor: it can be one of both.")
+    every = {**design.blocks, **design.factors}
     made = {
-        key: Factor(key, _levels(key, spec, file), _conditions(key, spec, design, file))
-        for key, spec in design.factors.items()
+        key: Factor(
+            key, _levels(spec, f"{where}.factors.{key}"), _conditions(key, spec, every, where)
+        )
+        for key, spec in every.items()
     }
     ordered: dict[str, Factor] = {}
     while len(ordered) < len(made):
         ready = [f for k, f in made.items() if k not in ordered and set(f.when) <= set(ordered)]
         if not ready:
             circle = ", ".join(sorted(set(made) - set(ordered)))
-            raise UserError(f"{file}: design.factors: the conditions of {circle} lead in a circle.")
+            raise UserError(f"{where}.factors: the conditions of {circle} lead in a circle.")
         ordered |= {factor.key: factor for factor in ready}
     return tuple(ordered.values())
 
 
-def _levels(key: str, spec: FactorSpec, file: str) -> tuple[Scalar, ...]:
+def _levels(spec: FactorSpec, where: str) -> tuple[Scalar, ...]:
+    if not spec.levels:
+        raise UserError(f"{where} is a range; only kind: search takes one. Give levels.")
     for index, level in enumerate(spec.levels):
         if contains(spec.levels[:index], level):
-            raise UserError(f"{file}: design.factors.{key}: level {spell(level)} is given twice.")
+            raise UserError(f"{where}: level {spell(level)} is given twice.")
     return tuple(spec.levels)
 
 
 def _conditions(
-    key: str, spec: FactorSpec, design: Design, file: str
+    key: str, spec: FactorSpec, every: Mapping[str, FactorSpec], where: str
 ) -> dict[str, tuple[Scalar, ...]]:
-    where = f"{file}: design.factors.{key}.when"
-    return {
-        other: select(other, wanted, design.factors, where) for other, wanted in spec.when.items()
-    }
+    place = f"{where}.factors.{key}.when"
+    return {other: select(other, wanted, every, place) for other, wanted in spec.when.items()}
 
 
 def select(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import ablate.experiments
 import ablate.search_spaces
 from ablate.errors import UserError, unknown
 from ablate.experiments.catalogue import study_names, study_path
-from ablate.study.schema import Design, Study, validate
+from ablate.study.schema import Design, Study, keys_of, validate
 from ablate.study.strict_yaml import parse, read
 from ablate.trial.space import GROUPS, ConfigDirs
 
 # Below these keys, the rest of an override's key is one key: factor names have dots of their own.
-_DOTTED = ("design.factors", "model_args")
+_DOTTED = re.compile(
+    r"(design\.factors|design\.blocks|designs\.[^.]+\.(?:factors|blocks)|model_args)\.(.+)"
+)
 
 
 def load_study(
@@ -147,8 +150,8 @@ def override_with(content: dict[str, Any], override: str) -> dict[str, Any]:
     fields = Study.model_fields
     if path[0] not in fields:
         raise unknown("key of a study", path[0], fields, where=where)
-    if path[0] == "design" and len(path) > 1 and path[1] not in Design.model_fields:
-        raise unknown("key of design", path[1], Design.model_fields, where=where)
+    if path[0] == "design" and len(path) > 1 and path[1] not in keys_of(Design):
+        raise unknown("key of design", path[1], keys_of(Design), where=where)
     holder = changed
     for depth, part in enumerate(path[:-1], start=1):
         holder = holder.setdefault(part, {})
@@ -166,7 +169,5 @@ def override_with(content: dict[str, Any], override: str) -> dict[str, Any]:
 
 
 def _split(key: str) -> list[str]:
-    for prefix in _DOTTED:
-        if key.startswith(f"{prefix}."):
-            return [*prefix.split("."), key[len(prefix) + 1 :]]
-    return key.split(".")
+    dotted = _DOTTED.fullmatch(key)
+    return [*dotted[1].split("."), dotted[2]] if dotted else key.split(".")

@@ -90,7 +90,7 @@ FILE_ERRORS = {
     ),
     "unknown inner key": (
         "task: x\ndesign: {knd: full}\n",
-        "s.yaml: design.knd: 'knd' is no key of design. Did you mean 'kind'? Valid: exclude, fac",
+        "s.yaml: design.knd: 'knd' is no key of design. Did you mean 'kind'? Valid: blocks, cap",
     ),
     "misspelt levels": (
         "task: x\ndesign: {factors: {window: {level: [1]}}}\n",
@@ -102,7 +102,7 @@ FILE_ERRORS = {
     ),
     "no list": (
         "task: x\ndesign: {factors: {window: 3}}\n",
-        "s.yaml: design.factors.window is 3: must be a list of levels, or {levels: [...], when:",
+        "s.yaml: design.factors.window is 3: must be a list of levels, {levels: [...], when: {",
     ),
     "nested level": (
         "task: x\ndesign: {factors: {window: [[1]]}}\n",
@@ -130,7 +130,7 @@ FILE_ERRORS = {
     "missing include": ("defaults: [nope]\n", "s.yaml includes nope: no such file below "),
     "set twice": (
         "task: x\nmodel_args: {a.b: 1, a: {b: 2}}\n",
-        "s.yaml: model_args is {'a.b': 1, 'a': {'b': 2}}: sets a.b twice.",
+        "s.yaml: model_args: sets a.b twice.",
     ),
 }
 

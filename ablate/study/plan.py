@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ablate.analysis.claims import check_claim, parse_claim
-from ablate.study.cells import Cell, make_cells
+from ablate.errors import UserError
+from ablate.study.cells import Cell, Laid, make_cells
+from ablate.study.checks import SAID, alias_sentences, check_memory
+from ablate.study.configure import Workshop
 from ablate.study.load import load_study
+from ablate.study.pilot import read_pilot
+from ablate.study.power import Power, power_of
+from ablate.study.schema import Design, Study
+from ablate.study.times import with_times
 from ablate.trial.cost import Cost
 from ablate.trial.space import ConfigDirs
 
 __all__ = ["Cell", "Cost", "Plan", "make_plan"]
 
-SIGNIFICANT = 0.05
+TRIAL_BYTES = 100_000  # in the ledger and in MLflow, about; earlier runs say better
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a study will run."""
+    """All that a study will run.
+
+    Args:
+        design: the kind of each of its designs.
+        power: what so many seeds can show.
+        aliases: what a fractional design cannot tell apart, in words.
+        search: ranges and levels that an optimiser chooses from, and how many trials it gets.
+        bytes_per_trial: disk that one trial takes.
+    """
 
     study: str
     file: str
@@ -31,10 +46,20 @@ class Plan:
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
     resources: dict[str, float]
+    power: Power
     warnings: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     design: str = "one_factor"
     claims: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    search: dict[str, Any] = field(default_factory=dict)
+    bytes_per_trial: float = TRIAL_BYTES
+
+    @property
+    def size(self) -> int:
+        """How many trials there are, those that a search will choose included."""
+        chosen = self.search.get("trials", len(self.cells))
+        return int(chosen) * len(self.seeds)
 
     def trials(self) -> list[dict[str, Any]]:
         """The spec of every trial, all cells of the first seed first."""
@@ -44,7 +69,7 @@ class Plan:
                 "cell": cell.id,
                 "seed": seed,
                 "config": cell.config,
-                "cost": asdict(cell.cost),
+                "cost": asdict(cell.cost) if cell.counted else {},
                 "resources": dict(self.resources),
                 "allow": list(self.allow),
             }
@@ -52,15 +77,24 @@ class Plan:
             for cell in self.cells
         ]
 
-    def cost(self) -> dict[str, float | None]:
-        """The whole study's training time on one slot of this machine; None where unmeasured."""
+    def cost(self) -> dict[str, Any]:
+        """The whole study's training time, one trial at a time, and its disk; None where unknown."""
         seconds = [cell.cost.seconds_per_trial for cell in self.cells]
         known = [value for value in seconds if value is not None]
-        total = sum(known) * len(self.seeds) if len(known) == len(seconds) else None
-        return {"trial_seconds": total}
+        total = None
+        if len(known) == len(seconds):
+            total = sum(known) / len(known) * self.size
+        sources = {cell.cost.time_from for cell in self.cells}
+        return {
+            "trial_seconds": total,
+            "hours": None if total is None else total / 3600,
+            "gpu_hours": None if total is None else total / 3600 * self.resources["gpus"],
+            "disk_bytes": round(self.bytes_per_trial * self.size),
+            "time_from": "estimate" if "estimate" in sources else next(iter(sources)),
+        }
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain values, the same for the same study and code."""
+        """The plan as plain values (`docs/design_language.md`)."""
         return {
             "schema": 1,
             "study": self.study,
@@ -74,15 +108,19 @@ class Plan:
             "seeds": list(self.seeds),
             "resources": dict(self.resources),
             "cells": [_cell_json(cell) for cell in self.cells],
-            "trials": len(self.cells) * len(self.seeds),
+            "trials": self.size,
+            "search": dict(self.search),
             "cost": self.cost(),
+            "power": asdict(self.power),
+            "aliases": list(self.aliases),
             "warnings": list(self.warnings),
         }
 
 
 def _cell_json(cell: Cell) -> dict[str, Any]:
     plain = asdict(cell)
-    return {**plain, **plain.pop("cost"), "warnings": list(cell.warnings)}
+    matched = cell.matched and {**plain["matched"], "mismatch": cell.matched.mismatch}
+    return {**plain, **plain.pop("cost"), "matched": matched, "warnings": list(cell.warnings)}
 
 
 def make_plan(
@@ -107,25 +145,75 @@ def make_plan(
         UserError: anything wrong with the study, with file and key.
     """
     declared, file = load_study(study, overrides, config_dirs=config_dirs)
-    cells, notes = make_cells(
-        declared, file, config_dirs=config_dirs, allow=tuple(allow), probed=probe
+    workshop = Workshop(declared, file.name, config_dirs, tuple(allow))
+    laid = make_cells(workshop)
+    _check_claims(declared.claims, laid.cells, file.name)
+    pilot = read_pilot(declared.name, declared.measure.primary)
+    cells = with_times(
+        laid,
+        pilot,
+        study=declared.name,
+        cpus=int(declared.resources.cpus),
+        allow=tuple(allow),
+        probed=probe,
     )
-    _check_claims(declared.claims, cells, file.name)
+    power = power_of(len(declared.seeds), len(cells) - 1, pilot, cells[0].id)
+    aliases = alias_sentences(laid)
+    memory = check_memory(cells, declared.resources, file.name)
     return Plan(
         study=declared.name,
         file=str(file),
         question=declared.question.strip(),
         baseline=cells[0].id,
-        task=declared.task,
+        task=", ".join(declared.task_names),
         measure={"primary": declared.measure.primary, "goal": declared.measure.goal},
         seeds=tuple(declared.seeds),
         cells=tuple(cells),
         resources={"cpus": declared.resources.cpus, "gpus": declared.resources.gpus},
-        warnings=(*notes, *_power(len(declared.seeds), len(cells) - 1)),
+        power=power,
+        warnings=(*laid.notes, *_notes(declared, laid), *aliases[:SAID], *memory,
+                  *power.sentences()),
         allow=tuple(allow),
-        design=declared.design.kind,
+        design=" + ".join(one.design.kind for one in laid.designs),
         claims=tuple(declared.claims),
-    )
+        aliases=tuple(aliases),
+        search=_search(laid.designs[0].design, file.name),
+        bytes_per_trial=pilot.bytes_per_trial or TRIAL_BYTES,
+    )  # fmt: skip
+
+
+def _notes(study: Study, laid: Laid) -> list[str]:
+    """What was drawn, guessed or left open."""
+    found = []
+    for one in laid.designs:
+        cap = one.design.cap
+        if cap is not None and len(laid.cells) >= cap:
+            found.append(f"cap: {cap:,} cells of a larger full design, drawn at random")
+    if guessed := sum(not cell.counted for cell in laid.cells):
+        found.append(
+            f"costs of {guessed:,} cells are products of what each change does alone; every trial "
+            "counts its own"
+        )
+    return found
+
+
+def _search(design: Design, file: str) -> dict[str, Any]:
+    """The space of a search.
+
+    Raises:
+        UserError: no number of trials.
+    """
+    if design.kind != "search":
+        return {}
+    if design.trials is None:
+        raise UserError(f"{file}: design.trials is missing; a search needs to know how many.")
+    space = {
+        key: {"levels": spec.levels}
+        if spec.levels
+        else {"low": spec.low, "high": spec.high, "log": spec.log}
+        for key, spec in design.factors.items()
+    }
+    return {"trials": design.trials, "space": space}
 
 
 def _check_claims(claims: Sequence[str], cells: Sequence[Cell], file: str) -> None:
@@ -135,20 +223,3 @@ def _check_claims(claims: Sequence[str], cells: Sequence[Cell], file: str) -> No
     for index, text in enumerate(claims):
         where = f"{file}: claims.{index}"
         check_claim(parse_claim(text, where=where), levels, where=where)
-
-
-def _power(seeds: int, comparisons: int) -> list[str]:
-    """What so few seeds cannot show, by the exact paired sign-flip test: p >= 2 / 2^seeds."""
-    if not comparisons:
-        return []
-    if seeds == 1:
-        return ["1 seed: no interval and no test; differences between cells may be chance"]
-    least = 2 / 2**seeds
-    enough = next(n for n in range(2, 64) if 2 / 2**n <= SIGNIFICANT)
-    holm = next(n for n in range(2, 64) if comparisons * 2 / 2**n <= SIGNIFICANT)
-    if seeds >= holm:
-        return []
-    return [
-        f"{seeds} seeds: the exact paired test cannot reach p below {least:.4g}. One comparison "
-        f"needs {enough} seeds for p <= {SIGNIFICANT}, {comparisons} with Holm's correction {holm}"
-    ]

@@ -6,10 +6,29 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from ablate.errors import UserError, unknown
+
+PART_KINDS = ("leave_one_out", "add_one_in")
+KIND_KEYS = {
+    "cap": ("cap", ("full",)),
+    "resolution": ("resolution", ("fractional",)),
+    "runs": ("runs", ("fractional",)),
+    "start": ("from", ("path",)),
+    "to": ("to", ("path",)),
+    "orders": ("orders", ("path",)),
+    "trials": ("trials", ("search",)),
+}
+"""Keys of a design that only some kinds have, by field."""
 
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -36,7 +55,21 @@ def _spelt_out(given: Any) -> Any:
     if isinstance(given, list):
         return {"levels": given}
     if not isinstance(given, dict):
-        raise ValueError("must be a list of levels, or {levels: [...], when: {...}}")
+        raise ValueError("must be a list of levels, {levels: [...], when: {...}}, or {low, high}")
+    return given
+
+
+def _part(given: Any) -> Any:
+    """In a design that takes parts out, one level is what stands for "without"."""
+    return given if isinstance(given, (dict, list)) else {"levels": [given]}
+
+
+def _parts(given: Any) -> Any:
+    """Let `leave_one_out` and `add_one_in` name only the level without the part."""
+    if isinstance(given, dict) and given.get("kind") in PART_KINDS:
+        factors = given.get("factors")
+        if isinstance(factors, dict):
+            return {**given, "factors": {key: _part(value) for key, value in factors.items()}}
     return given
 
 
@@ -63,10 +96,26 @@ def _plain(given: Any) -> Any:
 
 
 class FactorSpec(_Section):
-    """One factor: its levels, the baseline's first, and where it applies."""
+    """One factor: its levels, the baseline's first, and where it applies; or a range to search."""
 
-    levels: list[Annotated[Any, BeforeValidator(_plain)]] = Field(min_length=1)
+    levels: list[Annotated[Any, BeforeValidator(_plain)]] = Field(default=[], min_length=1)
     when: dict[str, Any] = {}
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _levels_or_range(self) -> FactorSpec:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("a range needs low and high")
+        if self.low is not None and self.high is not None:
+            if self.levels:
+                raise ValueError("give levels or a range, not both")
+            if not self.low < self.high or (self.log and self.low <= 0):
+                raise ValueError("a range needs low < high, and low > 0 with log: true")
+        elif not self.levels:
+            raise ValueError("levels are missing")
+        return self
 
 
 class Design(_Section):
@@ -75,6 +124,31 @@ class Design(_Section):
     kind: str = "one_factor"
     factors: dict[str, Annotated[FactorSpec, BeforeValidator(_spelt_out)]] = {}
     exclude: list[dict[str, Any]] = []
+    constraints: list[str] = []
+    zip: list[list[str]] = []
+    blocks: dict[str, Annotated[FactorSpec, BeforeValidator(_spelt_out)]] = {}
+    cap: int | None = Field(default=None, ge=1)
+    resolution: int | None = Field(default=None, ge=3, le=5)
+    runs: int | None = Field(default=None, ge=2)
+    start: str | None = Field(default=None, alias="from")
+    to: str | None = None
+    orders: Literal["one", "all"] = "one"
+    trials: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _belongs(self) -> Design:
+        for name, (key, kinds) in KIND_KEYS.items():
+            if getattr(self, name) not in (None, "one") and self.kind not in kinds:
+                raise ValueError(f"{key} belongs to kind: {' or '.join(kinds)}")
+        return self
+
+
+class Match(_Section):
+    """What every cell is made to have as much of as the baseline, and what may move for it."""
+
+    on: Literal["parameters", "state", "flops", "none"] = "none"
+    by: str = "width"
+    tolerance: float = Field(default=0.02, gt=0, lt=1)
 
 
 class Measure(_Section):
@@ -95,17 +169,42 @@ class Study(_Section):
     """A whole study file."""
 
     name: str
-    task: str
+    task: str | None = None
+    tasks: dict[str, dict[str, Any]] = {}
     question: str = ""
     model: str | None = None
     model_args: Annotated[dict[str, Any], BeforeValidator(_flat)] = {}
     task_args: dict[str, Any] = {}
     train: dict[str, Any] = {}
     seeds: Annotated[list[int], BeforeValidator(_seed_list)] = [0, 1, 2]
-    design: Design = Design()
+    design: Annotated[Design, BeforeValidator(_parts)] = Design()
+    designs: dict[str, Annotated[Design, BeforeValidator(_parts)]] = {}
+    match: Match = Match()
     measure: Measure = Measure()
     claims: list[str] = []
     resources: Resources = Resources()
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Study:
+        if not self.task_names:
+            raise ValueError("task is missing")
+        if self.tasks and (self.task is not None or self.task_args):
+            raise ValueError("give task and task_args, or tasks: {NAME: {ARGUMENT: value}}")
+        if self.designs and self.design != Design():
+            raise ValueError("give design, or designs: {NAME: {kind: ..., factors: ...}}")
+        return self
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks of the study."""
+        return tuple(self.tasks) or ((self.task,) if self.task else ())
+
+    @property
+    def all_designs(self) -> dict[str, Design]:
+        """Every design by its place in the file, such as ``design`` or ``designs.main``."""
+        if not self.designs:
+            return {"design": self.design}
+        return {f"designs.{name}": design for name, design in self.designs.items()}
 
 
 def validate(content: dict[str, Any], file: Path) -> Study:
@@ -141,21 +240,30 @@ def _explain(problem: ErrorDetails, file: str) -> UserError:
         parent = _section(path[:-1])
         place = ".".join(path[:-1])
         kind = f"key of {place}" if place else "key of a study"
-        return unknown(kind, path[-1], parent.model_fields, where=f"{file}: {key}")
+        return unknown(kind, path[-1], keys_of(parent), where=f"{file}: {key}")
     if problem["type"] == "missing":
         return UserError(f"{file}: {key} is missing.")
     if problem["type"] == "too_short":
         return UserError(f"{file}: {key} is empty; give at least one.")
     reason = problem["msg"].removeprefix("Value error, ")
+    if isinstance(problem["input"], dict) and problem["type"] == "value_error":
+        return UserError(f"{file}: {f'{key}: ' if key else ''}{reason}.")
     return UserError(f"{file}: {key} is {problem['input']!r}: {reason[0].lower()}{reason[1:]}.")
+
+
+def keys_of(section: type[BaseModel]) -> list[str]:
+    """The keys of a section as a file spells them."""
+    return [field.alias or name for name, field in section.model_fields.items()]
 
 
 def _section(path: list[str]) -> type[BaseModel]:
     sections: dict[str, type[BaseModel]] = {
         "design": Design,
+        "designs": Design,
+        "match": Match,
         "measure": Measure,
         "resources": Resources,
     }
-    if path[:2] == ["design", "factors"]:
+    if {"factors", "blocks"} & set(path):
         return FactorSpec
     return sections.get(path[0], Study) if path else Study

@@ -1,30 +1,30 @@
-"""What a model costs before it runs: parameters, state, arithmetic, and a probe of its speed."""
+"""What a model costs before it runs: parameters, state, arithmetic and memory."""
 
 from __future__ import annotations
 
 import functools
 import json
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from ablate.components.language_model import LanguageModel
 from ablate.components.state_size import state_bytes
 from ablate.errors import UserError
-from ablate.experiments.catalogue import make_task
-from ablate.experiments.task import SequenceTask
 from ablate.trial.build import build_model
 from ablate.trial.space import Model
-from ablate.trial.train import TrainConfig, run_steps, steps_of, token_loss
+from ablate.trial.train import token_loss
 
-PROBE_STEPS = 2
 REAL = 1e8
+OPTIMIZER_BYTES = 16  # of one parameter in float32: itself, its gradient and AdamW's two moments
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,45 @@ class Cost:
         state_bytes: what it carries for one row after one context.
         flops_per_token: matrix products, convolutions and attention of one training step
             (forward and backward), for one token; elementwise work is not counted.
-        seconds_per_trial: estimated on this machine, if it was probed.
+        memory_bytes: about what training holds at its peak: weights, gradients, AdamW's moments
+            and what the forward pass keeps for the backward one, for a whole batch.
+        seconds_per_trial: how long one trial takes on this machine.
+        time_from: where that time comes from: ``runs`` in the ledger, a ``probe``, or an
+            ``estimate`` from the counts alone.
     """
 
     parameters: int | None = None
     state_bytes: int | None = None
     flops_per_token: float | None = None
+    memory_bytes: int | None = None
     seconds_per_trial: float | None = None
+    time_from: str | None = None
 
 
 @dataclass(frozen=True)
-class Probe:
-    """How long a trial will take, and the losses of its first steps (equal losses: a no-op?)."""
+class Work:
+    """One training step on one row, as counted.
 
-    seconds: float
-    losses: tuple[float, ...]
+    Args:
+        parameters: of the model.
+        state_bytes: after the row.
+        flops: of matrix products, convolutions and attention.
+        operations: how many calls of PyTorch's kernels; as many for a whole batch.
+        written: bytes of all their results.
+        kept: bytes that the forward pass keeps for the backward one.
+        trace: what one block computes from seed 0: the loss and a sum of the embedding's gradient;
+            empty on the meta device. Equal traces are a sign of equal models.
+        unreached: the block's parameters that no gradient reaches, on real numbers.
+    """
+
+    parameters: int
+    state_bytes: int
+    flops: float
+    operations: int
+    written: int
+    kept: int
+    trace: tuple[float, ...] = ()
+    unreached: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -64,15 +88,21 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class _Flops(TorchDispatchMode):
-    """Sums the formulas of `torch.utils.flop_counter`.
+class _Counter(TorchDispatchMode):
+    """Counts operations and sums the formulas of `torch.utils.flop_counter`.
 
     Its own FlopCounterMode imports torch's compiler first, which takes longer than the counting.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
+        self.flops = self.operations = self.written = 0
+        self._kept: dict[int, Tensor] = {}
+
+    @property
+    def kept(self) -> int:
+        """Bytes that a backward pass keeps, each storage once."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._kept.values())
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -81,70 +111,160 @@ class _Flops(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.total += formula(*args, **kwargs, out_val=out)
+        self.operations += 1
+        if isinstance(out, Tensor):
+            self.written += out.numel() * out.element_size()
+        if formula := _formulas().get(func._overloadpacket):
+            self.flops += formula(*map(_shape, args), out_shape=_shape(out), **kwargs)
         return out
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Remember one tensor that a backward pass needs."""
+        if not isinstance(tensor, torch.nn.Parameter):
+            self._kept.setdefault(tensor.untyped_storage()._cdata, tensor)
+        return tensor
+
+
+@functools.cache
+def _formulas() -> dict[Any, Callable[..., int]]:
+    # The registry wraps each formula in a walk through nested containers, which is slow.
+    return {packet: getattr(f, "__wrapped__", f) for packet, f in flop_registry.items()}
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_shape, value))
+    return value.shape if isinstance(value, Tensor) else value
 
 
 def measure_cost(
-    model: Model, vocab: int, context: int, *, allow: Iterable[str] = (), where: str = ""
-) -> Cost:
+    model: Model, vocab: int, context: int, *, batch: int = 1, allow: Iterable[str] = (),
+    where: str = "",
+) -> Cost:  # fmt: skip
     """Build the model and count over one row of one context.
+
+    Raises:
+        UserError: a value that a constructor refuses.
+    """
+    work = count_work(model, vocab, context, allow=allow, where=where)
+    return Cost(
+        parameters=work.parameters,
+        state_bytes=work.state_bytes,
+        flops_per_token=work.flops / context,
+        memory_bytes=OPTIMIZER_BYTES * work.parameters + batch * work.kept,
+    )
+
+
+def count_parameters(
+    model: Model, vocab: int, *, allow: Iterable[str] = (), where: str = ""
+) -> int:
+    """Parameters of a model, from shapes alone.
+
+    Raises:
+        UserError: a value that a constructor refuses.
+    """
+    short, times = _shortest(model)
+    built = build_model(short, vocab, seed=0, device="meta", allow=allow, where=where)
+    blocks = _size(built.blocks)
+    return _size(built) - blocks + times * blocks
+
+
+def _shortest(model: Model) -> tuple[Model, int]:
+    """The model with as few blocks as repeat, and how often they do.
+
+    All blocks are alike, or those of one period of a hybrid that takes turns.
+    """
+    layers = model["backbone"]["layers"]
+    period = (model.get("hybrid") or {}).get("period", 1)
+    if not isinstance(layers, int) or not isinstance(period, int) or period < 1 or layers < 1:
+        return model, 1  # the constructors say what is wrong with it
+    if layers % period:
+        return model, 1
+    return {**model, "backbone": {**model["backbone"], "layers": period}}, layers // period
+
+
+def count_work(
+    model: Model, vocab: int, context: int, *, allow: Iterable[str] = (), where: str = ""
+) -> Work:
+    """Count one training step of one row; each model once in a process.
 
     Raises:
         UserError: a value that a constructor refuses.
     """
     key = json.dumps({**model, "name": ""}, sort_keys=True)
     try:
-        return _measure(key, vocab, context, tuple(allow))
+        return _count(key, vocab, context, tuple(allow))
     except UserError as error:
         raise UserError(f"{where}: {error}" if where else str(error)) from error
 
 
 @functools.lru_cache(maxsize=1024)
-def _measure(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Cost:
-    spec: Model = json.loads(model)
+def _count(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Work:
+    """Count the blocks that repeat, and what is around the blocks."""
+    spec, times = _shortest(json.loads(model))
     device = "cpu" if _is_small(spec, context) else "meta"
-    counter = _Flops()
     # Tensors this small are slower on many threads, and far slower on a busy machine.
     with threads(1):
         built = build_model(spec, vocab, seed=0, device=device, allow=allow)
-        tokens = torch.zeros(1, context, dtype=torch.int64, device=device)
-        # The CPU's fused attention has no formula in torch's table; the two products in it have.
-        with counter, sdpa_kernel(SDPBackend.MATH):
-            logits, state = built(tokens)
-            token_loss(logits, tokens).backward()
-    return Cost(
-        parameters=sum(parameter.numel() for parameter in built.parameters()),
-        state_bytes=state_bytes(state),
-        flops_per_token=counter.total / context,
+        tokens = (torch.arange(context, device=device) ** 2 % vocab)[None]
+        around = _count_step(lambda: built.head(built.norm(built.embedding(tokens))), tokens)
+        built.zero_grad(set_to_none=True)
+        state: list[Any] = []
+
+        def run() -> Tensor:
+            logits, carried = built(tokens)
+            state.append(carried)
+            return logits
+
+        whole = _count_step(run, tokens)
+    per_block = (w - a for w, a in zip(whole[0], around[0], strict=True))
+    flops, operations, written, kept = (
+        a + times * b for a, b in zip(around[0], per_block, strict=True)
     )
+    blocks = _size(built.blocks)
+    return Work(
+        parameters=_size(built) - blocks + times * blocks,
+        state_bytes=times * state_bytes(state[0]),
+        flops=flops,
+        operations=operations,
+        written=written,
+        kept=kept,
+        trace=() if device == "meta" else _trace(built, whole[1]),
+        unreached=() if device == "meta" else _unreached(built),
+    )
+
+
+def _count_step(logits: Callable[[], Tensor], tokens: Tensor) -> tuple[list[int], Tensor]:
+    """FLOPs, operations, bytes written and kept of one forward and backward pass; and its loss."""
+    counter = _Counter()
+    # The CPU's fused attention has no formula in torch's table; the two products in it have.
+    with counter, sdpa_kernel(SDPBackend.MATH):
+        with saved_tensors_hooks(counter.keep, lambda tensor: tensor):
+            loss = token_loss(logits(), tokens)
+        loss.backward()
+    return [counter.flops, counter.operations, counter.written, counter.kept], loss
+
+
+def _trace(built: LanguageModel, loss: Tensor) -> tuple[float, ...]:
+    gradient = built.embedding.weight.grad
+    assert gradient is not None
+    weights = torch.linspace(-1, 1, gradient.numel(), dtype=torch.float64).view_as(gradient)
+    return loss.item(), (gradient.double() * weights).sum().item()
+
+
+def _unreached(built: LanguageModel) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, parameter in built.blocks.named_parameters()
+        if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any())
+    )
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _is_small(model: Model, context: int) -> bool:
     """Whether a real step is quicker than the meta device, whose kernels are written in Python."""
     backbone = model["backbone"]
-    return bool(backbone["dim"] ** 2 * backbone["layers"] * context < REAL)
-
-
-def probe(config: dict[str, Any], *, cpus: int = 1, allow: Iterable[str] = ()) -> Probe:
-    """Train two real steps (after one to warm up) and score once; say how long all will take.
-
-    It runs on the CPU with `cpus` threads.
-    """
-    task = cast(SequenceTask, make_task(config["task"]["name"], config["task"]["args"]))
-    train_config = TrainConfig(**config["train"])
-    with threads(max(1, cpus)):
-        model = build_model(config["model"], task.vocab, seed=0, allow=allow)
-        steps = run_steps(model, task, train_config, seed=0, steps=PROBE_STEPS + 1)
-        losses = [next(steps)]
-        began = time.perf_counter()
-        losses += list(steps)
-        stepping = (time.perf_counter() - began) / PROBE_STEPS
-        began = time.perf_counter()
-        with torch.no_grad():
-            task.score(model)
-        scoring = time.perf_counter() - began
-    seconds = stepping * steps_of(task) + scoring * train_config.evaluations
-    return Probe(seconds, tuple(losses))
+    return bool(backbone["dim"] ** 2 * context < REAL)

@@ -8,7 +8,7 @@ import ablate.trial.cost as cost_module
 from ablate.errors import UserError
 from ablate.trial.build import build_model
 from ablate.trial.build_test import tiny
-from ablate.trial.cost import measure_cost, probe
+from ablate.trial.cost import count_work, measure_cost
 from ablate.trial.space import resolve
 from ablate.trial.train import token_loss
 
@@ -30,13 +30,14 @@ def test_a_transformer_costs_what_paper_and_pencil_say() -> None:
 def test_the_meta_device_counts_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = resolve(tiny(name, **{"backbone.layers": 1}))
     real = measure_cost(model, vocab=11, context=8)
-    cost_module._measure.cache_clear()
+    cost_module._count.cache_clear()
     monkeypatch.setattr(cost_module, "REAL", 0)
     assert measure_cost(model, vocab=11, context=8) == real
 
 
-def test_the_count_agrees_with_torchs_own_counter() -> None:
-    model = resolve(tiny("atlas"))
+@pytest.mark.parametrize("name", ["atlas", "atlas_alternate"])
+def test_the_count_agrees_with_torchs_own_counter(name: str) -> None:
+    model = resolve(tiny(name))
     built = build_model(model, 11, seed=0)
     tokens = torch.zeros(1, 8, dtype=torch.int64)
     counter = FlopCounterMode(display=False)
@@ -59,21 +60,12 @@ def test_bad_values_name_the_place() -> None:
         measure_cost(model, 11, 8, where="s.yaml: cell x")
 
 
-def test_a_probe_estimates_the_time_and_shows_equal_losses() -> None:
-    args = {
-        "pairs": 2,
-        "length": 16,
-        "vocab": 32,
-        "train_rows": 64,
-        "test_rows": 8,
-        "tokens": 16_000,
-    }
-    config = {
-        "model": resolve(tiny("deltanet")),
-        "task": {"name": "mqar", "args": args},
-        "train": {"evaluations": 1},
-    }
-    first, second = probe(config), probe(config)
-    assert first.losses == second.losses
-    assert len(first.losses) == 3
-    assert 0 < first.seconds < 600
+def test_a_trace_tells_models_apart_and_sees_what_no_gradient_reaches() -> None:
+    atlas, other = (resolve(tiny("atlas", **{"window.length": n})) for n in (2, 3))
+    first, same, second = (
+        count_work(model, 11, 8) for model in (atlas, {**atlas, "name": "x"}, other)
+    )
+    assert first.trace == same.trace != second.trace
+    assert first.unreached == ()
+    assert first.kept > 0
+    assert first.operations > 100

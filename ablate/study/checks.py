@@ -1,0 +1,73 @@
+"""What is checked of a whole plan before it may run: memory, and what a design cannot tell apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ablate.errors import UserError
+from ablate.study.cells import Cell, Laid
+from ablate.study.schema import Resources
+
+GB = 1 << 30
+SAID = 8
+MANY_FACTORS = 12
+
+
+def check_memory(cells: Sequence[Cell], resources: Resources, file: str) -> list[str]:
+    """Refuse what cannot fit, and warn of what fits only alone.
+
+    Raises:
+        UserError: a trial needs more memory than this machine, or its share of a GPU, has.
+    """
+    needs = [(cell.cost.memory_bytes or 0, cell) for cell in cells]
+    most, worst = max(needs, key=lambda pair: pair[0])
+    if not most:
+        return []
+    have, name = _memory(resources)
+    if have is None:
+        return []
+    if most > have:
+        batch = worst.config["task"]["args"].get("batch")
+        fits = f" task_args.batch={max(1, int(batch * have / most))} would fit." if batch else ""
+        raise UserError(
+            f"{file}: cell {worst.label} needs about {most / GB:.1f} GiB for one trial, but "
+            f"{name} has {have / GB:.1f} GiB.{fits}"
+        )
+    slots = 1 if resources.gpus else max(1, int((os.cpu_count() or 1) // resources.cpus))
+    if most * slots > have:
+        return [
+            f"{slots} trials side by side need about {most * slots / GB:.1f} GiB, {name} has "
+            f"{have / GB:.1f}: give each trial more resources.cpus"
+        ]
+    return []
+
+
+def _memory(resources: Resources) -> tuple[float | None, str]:
+    """Bytes that one trial may have, and whose; None where that cannot be known here."""
+    if resources.gpus:
+        import torch
+
+        if not torch.cuda.is_available():
+            return None, ""
+        whole = torch.cuda.get_device_properties(0).total_memory
+        share = min(1.0, resources.gpus)
+        return whole * share, f"its {share:g} of a GPU"
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "this machine"
+
+
+def alias_sentences(laid: Laid) -> list[str]:
+    """What each fractional design cannot tell apart, in words; main effects and pairs."""
+    found = []
+    for one in laid.designs:
+        if one.design.kind != "fractional":
+            continue
+        from ablate.analysis.factorial import aliases, term_name
+
+        keys = [factor.key for factor in one.factors if factor.key not in one.design.blocks]
+        columns = {key: [str(cell.axes[key]) for cell in laid.cells] for key in keys}
+        terms = None if len(keys) <= MANY_FACTORS else [(key,) for key in keys]
+        for group in aliases(columns, terms):
+            rest = " + ".join(term_name(term) for term in group[:-1])
+            found.append(f"this design cannot tell {term_name(group[-1])} from {rest}")
+    return found
