@@ -1,4 +1,4 @@
-"""What is checked of a whole plan before it may run: memory, and what a design cannot tell apart."""
+"""What is checked of a whole plan: memory, and what a design cannot tell apart."""
 
 from __future__ import annotations
 

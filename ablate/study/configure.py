@@ -196,6 +196,9 @@ class Workshop:
                 task = make_task(name, bound)
             except (UserError, ValueError) as error:
                 raise UserError(f"{self.file}: {error}") from error
+            if (primary := self.study.measure.primary) not in task.metrics:
+                where = f"{self.file}: measure.primary"
+                raise unknown(f"metric of {name}", primary, task.metrics, where=where)
             self._tasks[key] = (bound, task, task.data_identity())
         return (name, *self._tasks[key])
 

@@ -1,4 +1,4 @@
-"""Constraints: conditions on the levels of a cell, written as comparisons, such as ``window <= chunk``."""
+"""Constraints: conditions on the levels of a cell, such as ``window <= chunk``."""
 
 from __future__ import annotations
 

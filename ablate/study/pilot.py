@@ -29,7 +29,7 @@ class Pilot:
     bytes_per_trial: float | None = None
 
     def deviation(self, baseline: str) -> tuple[float, int] | None:
-        """The standard deviation of paired differences from the baseline, pooled, and its degrees."""
+        """Standard deviation of paired differences from the baseline, pooled, and its degrees."""
         start = self.values.get(baseline, {})
         squares, degrees = 0.0, 0
         for cell, values in self.values.items():

@@ -78,7 +78,7 @@ class Plan:
         ]
 
     def cost(self) -> dict[str, Any]:
-        """The whole study's training time, one trial at a time, and its disk; None where unknown."""
+        """Training time of the whole study, one trial at a time, and its disk."""
         seconds = [cell.cost.seconds_per_trial for cell in self.cells]
         known = [value for value in seconds if value is not None]
         total = None

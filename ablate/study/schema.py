@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from ablate.errors import UserError, unknown
+from ablate.errors import UserError, refused, unknown
 
 PART_KINDS = ("leave_one_out", "add_one_in")
 KIND_KEYS = {
@@ -29,12 +29,15 @@ KIND_KEYS = {
     "trials": ("trials", ("search",)),
 }
 """Keys of a design that only some kinds have, by field."""
+MOST_SEEDS = 10_000
+LARGEST_SEED = (1 << 63) - 1  # the ledger keeps seeds as SQLite's integers
 
 Scalar: TypeAlias = bool | int | float | str | None
+Seed: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def _seed_list(given: Any) -> Any:
@@ -42,6 +45,8 @@ def _seed_list(given: Any) -> Any:
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
             raise ValueError("must be a whole number >= 1, or a list of seeds")
+        if given > MOST_SEEDS:
+            raise ValueError(f"must be at most {MOST_SEEDS:,}")
         return list(range(given))
     if not isinstance(given, list) or not given:
         raise ValueError("must be a whole number >= 1, or a list of seeds")
@@ -176,7 +181,7 @@ class Study(_Section):
     model_args: Annotated[dict[str, Any], BeforeValidator(_flat)] = {}
     task_args: dict[str, Any] = {}
     train: dict[str, Any] = {}
-    seeds: Annotated[list[int], BeforeValidator(_seed_list)] = [0, 1, 2]
+    seeds: Annotated[list[Seed], BeforeValidator(_seed_list)] = [0, 1, 2]
     design: Annotated[Design, BeforeValidator(_parts)] = Design()
     designs: dict[str, Annotated[Design, BeforeValidator(_parts)]] = {}
     match: Match = Match()
@@ -245,10 +250,10 @@ def _explain(problem: ErrorDetails, file: str) -> UserError:
         return UserError(f"{file}: {key} is missing.")
     if problem["type"] == "too_short":
         return UserError(f"{file}: {key} is empty; give at least one.")
-    reason = problem["msg"].removeprefix("Value error, ")
     if isinstance(problem["input"], dict) and problem["type"] == "value_error":
+        reason = problem["msg"].removeprefix("Value error, ")
         return UserError(f"{file}: {f'{key}: ' if key else ''}{reason}.")
-    return UserError(f"{file}: {key} is {problem['input']!r}: {reason[0].lower()}{reason[1:]}.")
+    return refused(f"{file}: {key}", problem["input"], problem)
 
 
 def keys_of(section: type[BaseModel]) -> list[str]:

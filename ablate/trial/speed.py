@@ -105,7 +105,7 @@ class _Reader(nn.Module):
 
 
 def score_tokens(task: SequenceTask) -> int:
-    """Tokens that a model reads when `task` scores it once, found by scoring one that knows nothing."""
+    """Tokens that a model reads when `task` scores it once: a stand-in counts them."""
     reader = _Reader(task.vocab)
     with torch.no_grad():
         task.score(reader)

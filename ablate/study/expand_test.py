@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate.errors import UserError
+from ablate.study.configure import Workshop
+from ablate.study.plan import Plan, make_plan
+from ablate.study.plan_test import SMALL, labels
+from ablate.study.schema import validate
+
+NARROW = {"backbone.dim": 16, "backbone.heads": 2, "backbone.layers": 1}
+
+
+def plan(tmp_path: Path, **changes: Any) -> Plan:
+    """Plan the small study; None takes a key out."""
+    content = {key: value for key, value in {**SMALL, **changes}.items() if value is not None}
+    file = tmp_path / "s.yaml"
+    file.write_text(json.dumps(content))
+    return make_plan(file, ["seeds=2"])
+
+
+PARTS = {"retention": "none", "window.length": 1, "inner_optimizer": ["muon", "gd"]}
+
+
+def test_leave_one_out_takes_each_part_out_of_the_whole(tmp_path: Path) -> None:
+    made = plan(tmp_path, design={"kind": "leave_one_out", "factors": PARTS})
+    assert labels(made) == [
+        "baseline",
+        "retention=none",
+        "window.length=1",
+        "inner_optimizer=gd",
+    ]
+    assert made.cells[0].axes == {
+        "retention": "scalar",
+        "window.length": 4,
+        "inner_optimizer": "muon",
+    }
+    assert made.cells[1].changed == {"retention": ["scalar", "none"]}
+
+
+def test_add_one_in_starts_from_none_of_the_parts(tmp_path: Path) -> None:
+    made = plan(tmp_path, design={"kind": "add_one_in", "factors": PARTS})
+    assert labels(made) == [
+        "baseline",
+        "retention=scalar",
+        "window.length=4",
+        "inner_optimizer=muon",
+    ]
+    assert made.cells[0].config["model"]["retention"]["_target_"].endswith("NoRetention")
+    assert made.cells[3].axes == {
+        "retention": "none",
+        "window.length": 1,
+        "inner_optimizer": "muon",
+    }
+
+
+@pytest.mark.parametrize(
+    ("factors", "model", "message"),
+    [
+        (
+            {"retention": "none"},
+            "deltanet",
+            "s.yaml: design.factors.retention: retention is none already in deltanet: there is not",
+        ),
+        (
+            {"newton_schulz.steps": 1},
+            "omeganet",
+            "s.yaml: design.factors.newton_schulz.steps: newton_schulz is not active in omeganet: ",
+        ),
+        (
+            {"retension": "none"},
+            "atlas",
+            "s.yaml: design.factors: 'retension' is no factor. Did you mean 'retention'?",
+        ),
+        (
+            {"retention": "nome"},
+            "atlas",
+            "s.yaml: design.factors.retention: 'nome' is no choice of retention. Did you mean",
+        ),
+        (
+            {"window.lenght": 1},
+            "atlas",
+            "s.yaml: design.factors.window.lenght: 'lenght' is no key of window (OmegaWindow). Did",
+        ),
+        (
+            {"window": [4, 1, 2]},
+            "atlas",
+            "s.yaml: design.factors.window has 3 levels; leave_one_out takes [with, without], or",
+        ),
+    ],
+)
+def test_a_part_that_is_misspelt_or_out_already_is_refused(
+    factors: dict[str, Any], model: str, message: str, tmp_path: Path
+) -> None:
+    design = {"kind": "leave_one_out", "factors": factors}
+    with pytest.raises(UserError) as caught:
+        plan(tmp_path, design=design, model=model, model_args=NARROW)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_path_changes_one_component_at_a_time_until_it_arrives(tmp_path: Path) -> None:
+    design = {"kind": "path", "from": "titans_lmm", "to": "atlas"}
+    made = plan(tmp_path, design=design, model=None, model_args=NARROW)
+    assert [list(cell.changed) for cell in made.cells] == [
+        [],
+        ["feature_map"],
+        ["window"],
+        ["inner_optimizer"],
+    ]
+    assert [cell.compared_with for cell in made.cells[1:]] == [c.id for c in made.cells[:-1]]
+    assert made.cells[1].changed == {"feature_map": ["identity", "polynomial"]}
+    assert made.cells[2].axes["window"].startswith("omega(length=4")  # type: ignore[union-attr]
+    content = {**SMALL, "model": "atlas", "model_args": NARROW}
+    arrived = Workshop(validate(content, Path("s.yaml")), "s.yaml").configure({})
+    assert made.cells[-1].id == arrived.id, "the last cell is the other model"
+    start = Workshop(validate({**content, "model": "titans_lmm"}, Path("s.yaml")), "s.yaml")
+    assert made.baseline == start.configure({}).id
+
+
+def test_all_orders_of_a_path_share_the_cells_of_the_product(tmp_path: Path) -> None:
+    design = {"kind": "path", "from": "titans_lmm", "to": "atlas", "orders": "all"}
+    made = plan(tmp_path, design=design, model=None, model_args=NARROW)
+    assert len(made.cells) == 2**3
+    assert all(len(cell.changed) == 1 for cell in made.cells[1:])
+
+
+@pytest.mark.parametrize(
+    ("design", "message"),
+    [
+        ({"kind": "path", "from": "atlas"}, "s.yaml: design: a path needs from: MODEL and to: MO"),
+        ({"kind": "path", "from": "atlas", "to": "atlas"}, "s.yaml: design: atlas and atlas do n"),
+        ({"kind": "path", "from": "atlas", "to": "atlsa"}, "s.yaml: model: 'atlsa' is no preset."),
+        ({"kind": "full", "to": "atlas"}, "s.yaml: design: to belongs to kind: path."),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_refused(
+    design: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        plan(tmp_path, design=design, model=None, model_args=NARROW)
+    assert str(caught.value).startswith(message)
+
+
+def test_several_tasks_repeat_the_design_on_each(tmp_path: Path) -> None:
+    tasks = {"mqar": SMALL["task_args"], "language": {"context": 16, "batch": 2, "tokens": 64}}
+    made = plan(
+        tmp_path, task=None, task_args=None, tasks=tasks, design={"factors": {"window": [2, 1]}}
+    )
+    assert labels(made) == ["baseline", "window=1", "task=language", "task=language, window=1"]
+    assert [cell.config["task"]["name"] for cell in made.cells] == ["mqar"] * 2 + ["language"] * 2
+    assert made.task == "mqar, language"
+    assert made.cells[3].compared_with == made.cells[2].id
+    assert made.cells[2].compared_with == made.baseline
+
+
+def test_several_designs_share_a_baseline_and_their_cells(tmp_path: Path) -> None:
+    designs = {
+        "each": {"factors": {"window": [2, 1], "retention": ["scalar", "none"]}},
+        "pair": {"kind": "full", "factors": {"window": [2, 1], "bias": ["l2", "dot"]}},
+    }
+    made = plan(tmp_path, designs=designs)
+    assert labels(made) == [
+        "baseline",
+        "window=1",
+        "retention=none",
+        "bias=dot",
+        "window=1, bias=dot",
+    ]
+    assert made.design == "one_factor + full"
+    designs["pair"]["factors"]["window"] = [1, 2]  # type: ignore[index]
+    with pytest.raises(
+        UserError, match=r"designs.pair.factors.window starts at 1, but another des"
+    ):
+        plan(tmp_path, designs=designs)
+
+
+def test_a_search_is_planned_as_its_start_and_its_space(tmp_path: Path) -> None:
+    factors = {
+        "train.lr": {"low": 1e-4, "high": 1e-1, "log": True},
+        "retention": ["scalar", "none"],
+    }
+    made = plan(tmp_path, design={"kind": "search", "trials": 40, "factors": factors})
+    assert len(made.cells) == 1
+    assert made.to_json()["trials"] == 80
+    assert made.search["space"] == {
+        "train.lr": {"low": 1e-4, "high": 1e-1, "log": True},
+        "retention": {"levels": ["scalar", "none"]},
+    }
+    with pytest.raises(UserError, match=r"design.trials is missing"):
+        plan(tmp_path, design={"kind": "search", "factors": factors})
+    with pytest.raises(UserError, match=r"train.lr is a range; only kind: search takes one"):
+        plan(tmp_path, design={"factors": factors})
+
+
+def test_a_fraction_says_what_it_cannot_tell_apart(tmp_path: Path) -> None:
+    factors = {
+        "memory": ["mlp", "matrix"],
+        "window": [2, 1],
+        "bias": ["l2", "dot"],
+        "retention": ["scalar", "none"],
+    }
+    made = plan(tmp_path, design={"kind": "fractional", "resolution": 4, "factors": factors})
+    assert len(made.cells) == 8
+    assert made.aliases == (
+        "this design cannot tell window x bias from memory x retention",
+        "this design cannot tell window x retention from memory x bias",
+        "this design cannot tell bias x retention from memory x window",
+    )
+    assert set(made.aliases) < set(made.warnings)
