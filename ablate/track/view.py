@@ -66,11 +66,12 @@ class MlflowView:
         """The address without credentials."""
         return public_uri(self.uri)
 
-    def prepare(self, plan: dict[str, Any]) -> None:
+    def prepare(self, plan: dict[str, Any], began: float | None = None) -> None:
         """Reach the store, migrate it if it is new, and find or make the study's runs.
 
         Args:
             plan: `Plan.to_json`.
+            began: when the first trial started, if one did; now by default.
 
         Raises:
             TrackerError: the store cannot be reached.
@@ -81,7 +82,7 @@ class MlflowView:
         with tracker_errors(self.uri):
             self.experiment_id = experiment(self._client, plan["study"])
             parents = self._search("study")
-            self._parent = parents[0].info.run_id if parents else self._make_parent()
+            self._parent = parents[0].info.run_id if parents else self._make_parent(began)
             self._runs = {}
             for run in self._search("trial"):
                 self._remember(run)
@@ -135,7 +136,8 @@ class MlflowView:
         plan = ledger.plan()
         if plan is None:
             raise UserError(f"the ledger {ledger.path} has no plan yet: run the study first.")
-        self.prepare(plan)
+        started = [record.started for record in ledger.trials() if record.started is not None]
+        self.prepare(plan, min(started, default=None))
         return self.sync(ledger, files)
 
     def sync(self, ledger: Ledger, files: Sequence[Path] = ()) -> int:
@@ -174,14 +176,15 @@ class MlflowView:
         whole = [run for run in known if run.complete and run.attempt == record.attempt]
         return bool(whole) and all(run in whole for run in known if run.active)
 
-    def _make_parent(self) -> str:
+    def _make_parent(self, began: float | None) -> str:
         study = self._plan["study"]
         tags = {STUDY: study, ROLE: "study", "ablate.question": self._plan.get("question") or ""}
         for key in ("baseline", "task", "file"):
             tags[f"ablate.{key}"] = str(self._plan.get(key) or "")
         tags["mlflow.note.content"] = tags["ablate.question"]
         tags = {name: cut(value, TAG_LIMIT) for name, value in tags.items() if value}
-        run = self._client.create_run(self.experiment_id, tags=tags, run_name=study)
+        start = None if began is None else milliseconds(began)
+        run = self._client.create_run(self.experiment_id, start, tags=tags, run_name=study)
         self._client.update_run(run.info.run_id, status="SCHEDULED")
         return str(run.info.run_id)
 

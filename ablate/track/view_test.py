@@ -94,6 +94,7 @@ def test_a_study_is_a_parent_with_one_child_per_trial(
     assert child.info.status == "FINISHED"
     assert runs["memory=level1 seed 1"].info.status == "FAILED"
     assert parent.info.status == "FAILED"
+    assert parent.info.start_time <= child.info.start_time <= parent.info.end_time
     assert parent.data.metrics["val/loss/memory: level1"] == pytest.approx(2.1)
     assert parent.data.tags["ablate.trials.done"] == "3"
     client = connect(uri)

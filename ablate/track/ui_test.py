@@ -1,0 +1,80 @@
+"""MLflow's own pages over a study of ours, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ablate.home import ledger_path
+from ablate.sweep.driver import run_plan
+from ablate.sweep.fake_study import FakePlan, fake_trial
+from ablate.sweep.inline import InlineExecutor
+from ablate.sweep.ledger import Ledger
+from ablate.track.tracker import connect
+from ablate.track.view import MlflowView
+
+CHROMIUM = shutil.which("chromium")
+PLAN = FakePlan(cells=2, seeds=2)
+
+
+@contextmanager
+def mlflow_pages() -> Iterator[str]:
+    """Yield the address of the study's runs, as `ablate ui` prints it."""
+    command = [sys.executable, "-m", "ablate", "ui", PLAN.study]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as server:
+        try:
+            assert server.stdout is not None
+            yield next(
+                line.strip() for line in server.stdout if line.startswith("http://127.0.0.1")
+            )
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on the path")
+def test_the_runs_and_the_compare_page_of_a_study_show_its_charts(
+    home: Path, tmp_path: Path
+) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with Ledger.open(ledger_path(PLAN.study)) as ledger:
+        run_plan(PLAN, ledger, executor=InlineExecutor(fake_trial))
+        view = MlflowView()
+        view.push(ledger)
+    found = connect(view.uri).search_runs([view.experiment_id], "tags.`ablate.role` = 'trial'")
+    names = {run.info.run_name for run in found}
+    assert len(names) == 4
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic"]
+    with mlflow_pages() as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.set_default_timeout(90_000)
+
+        page.goto(f"{address}?compareRunsMode=CHART")
+        page.wait_for_selector(".ag-row >> text=fake")
+        page.locator(".ag-row button").first.click()
+        for name in names:
+            page.wait_for_selector(f".ag-row >> text={name}")
+        page.wait_for_selector("svg.main-svg")
+        page.screenshot(path=tmp_path / "runs.png")
+
+        runs = json.dumps([run.info.run_id for run in found])
+        base = address.partition("#")[0]
+        page.goto(f'{base}#/compare-runs?runs={runs}&experiments=["{view.experiment_id}"]')
+        page.wait_for_selector("text=Comparing 4 Runs")
+        page.wait_for_selector("svg.main-svg")
+        assert page.locator("text=axis.memory").count() > 0
+        page.screenshot(path=tmp_path / "compare.png")
+        browser.close()
+    assert (tmp_path / "runs.png").stat().st_size > 10_000
+    assert (tmp_path / "compare.png").stat().st_size > 10_000
