@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ablate.components.backbone import Backbone
+from ablate.components.exponential import ExponentialMemory
 from ablate.components.hybrid import Hybrid
 from ablate.components.language_model import LanguageModel
 from ablate.components.neural_memory import NeuralMemory
@@ -22,6 +23,7 @@ from ablate.trial.space import (
     check_component,
     choices,
     compose_model,
+    is_kernel,
     resolve,
     target_class,
 )
@@ -95,7 +97,8 @@ def _mixer(spec: Model, backbone: Backbone, allow: tuple[str, ...], where: str) 
     parts = {axis: make(axis, dims) for axis in AXES if axis not in ("memory", "feature_map")}
     parts |= {"memory": make("memory", dims, feature_map.width), "feature_map": feature_map}
     try:
-        return NeuralMemory(dims, **parts, chunk=spec["chunk"])
+        layer = ExponentialMemory if is_kernel(spec, allow) else NeuralMemory
+        return layer(dims, **parts, chunk=spec["chunk"])
     except ValueError as error:
         raise UserError(f"{where}: {error}" if where else str(error)) from error
 
@@ -156,9 +159,7 @@ def _initialise_one(module: nn.Module, path: str, seed: int) -> None:
         )
 
 
-def _normal_fan_in(
-    module: nn.Linear | nn.Conv1d, stream: Callable[[str], torch.Generator]
-) -> None:
+def _normal_fan_in(module: nn.Linear | nn.Conv1d, stream: Callable[[str], torch.Generator]) -> None:
     fan_in = module.weight[0].numel()
     module.weight.normal_(0.0, fan_in**-0.5, generator=stream("weight"))
     bias = getattr(module, "bias", None)

@@ -90,7 +90,7 @@ def test_layers_and_roles_draw_different_numbers() -> None:
         ("feature_map.degree", 0, "s.yaml: feature_map: Polynomial.degree=0: must be >= 1"),
         ("backbone.dim", 0, "s.yaml: backbone: backbone.dim=0: must be a whole number >= 1"),
         ("window", "omgea", "'omgea' is no choice of window. Did you mean 'omega'?"),
-        ("window.length", "long", "s.yaml: window.length is 'long': input should be a valid int"),
+        ("window.length", "long", "s.yaml: window.length is 'long': must be a whole number."),
         ("chunk", 0, "s.yaml: chunk is 0; it must be a whole number >= 1."),
     ],
 )
@@ -99,6 +99,33 @@ def test_bad_values_are_the_users_mistake_and_name_the_key(
 ) -> None:
     with pytest.raises(UserError) as caught:
         build_model(apply(tiny("atlas"), key, value), 11, seed=0, device="meta", where="s.yaml")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        (
+            "deep_transformer",
+            "inner_optimizer",
+            "momentum",
+            "s.yaml: inner_optimizer Momentum with",
+        ),
+        ("atlas", "feature_map", "exponential", "s.yaml: inner_optimizer Muon with an exponential"),
+        ("dot", "feature_map.span", 4, "s.yaml: feature_map.span=4 needs bias dot and chunk null"),
+        (
+            "deep_transformer",
+            "feature_map",
+            "identity",
+            "s.yaml: chunk is None; it must be a whole",
+        ),
+    ],
+)
+def test_an_exponential_map_that_does_not_exist_is_refused_with_the_reason(
+    name: str, key: str, value: object, message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        build_model(apply(tiny(name), key, value), 11, seed=0, device="meta", where="s.yaml")
     assert str(caught.value).startswith(message)
 
 

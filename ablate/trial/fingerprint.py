@@ -16,8 +16,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ablate.trial.space import is_kernel
+
 ENGINE = ("ablate.trial.train:train", "ablate.trial.build:build_model")
-COMPOSED = "ablate.components.neural_memory:NeuralMemory"
+COMPOSED = (
+    "ablate.components.neural_memory:NeuralMemory",
+    "ablate.components.exponential:ExponentialMemory",
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,9 @@ def fingerprint(config: dict[str, Any], *, allow: Iterable[str] = ()) -> str:
     if model:
         roots += ENGINE
         # The builder can make every mixer; only the one in use counts.
-        skip = () if model.get("feature_map") else (COMPOSED,)
+        skip = COMPOSED
+        if model.get("feature_map"):
+            skip = COMPOSED[:1] if is_kernel(model, allow) else COMPOSED[1:]
     found = closure(roots, packages, skip=skip)
     text = "\n".join(f"{key}\n{found[key]}" for key in sorted(found))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

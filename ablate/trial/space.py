@@ -256,6 +256,17 @@ def _has_chunk(model: Model, allow: Iterable[str]) -> bool:
     return not getattr(memory, "is_mixer", False)
 
 
+def is_kernel(model: Model, allow: Iterable[str] = ()) -> bool:
+    """Whether the feature map is known by its kernel alone; then no chunk means the whole sequence.
+
+    The memory is then another layer, which keeps what was written as pairs.
+    """
+    lift = model.get("feature_map")
+    return lift is not None and getattr(
+        target_class(lift["_target_"], allow=allow), "is_kernel", False
+    )
+
+
 def active_axes(
     model: Model, *, config_dirs: ConfigDirs = (), allow: Iterable[str] = (), where: str = ""
 ) -> tuple[str, ...]:
@@ -304,7 +315,8 @@ def resolve(
         chunk = model.get("chunk")
         if isinstance(chunk, float) and chunk.is_integer():
             chunk = int(chunk)
-        if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
+        whole = chunk is None and is_kernel(model, allow)
+        if not whole and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
             raise UserError(f"{_place(where)}chunk is {chunk!r}; it must be a whole number >= 1.")
         resolved["chunk"] = chunk
     for group in GROUPS:

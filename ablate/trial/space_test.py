@@ -26,6 +26,15 @@ PRESETS = {
     "deltanet": ("matrix", "identity", "omega", "l2", "none", "gd", None),
     "transformer": ("attention", None, None, None, None, None, None),
 }
+EXPONENTIAL = ("exponential", "omega", "dot", "scalar", "gd", None)
+PRESETS |= {
+    "deep_transformer": ("mlp", *EXPONENTIAL),
+    "swdt": ("mlp", *EXPONENTIAL),
+    "swdt_span": ("mlp", *EXPONENTIAL),
+    "dot": ("mlp", "exponential", "omega", "l2", "scalar", "gd", None),
+    "dot_normalised": ("mlp", "exponential", "omega", "l2", "scalar", "gd", None),
+    "dot_linear": ("matrix", "exponential", "omega", "l2", "scalar", "gd", None),
+}
 HYBRIDS = {
     "titans_mac": "mac", "titans_mag": "mag", "titans_mal": "mal",
     "atlas_mac": "mac_bare", "atlas_mag": "mag", "atlas_mal": "mal",

@@ -1,0 +1,262 @@
+"""Memories of infinite width by the kernel trick: DeepTransformers, SWDT and Dot.
+
+phi*(x) = (1, x, x (x) x / sqrt(2!), ...) has phi*(q) . phi*(k) = exp(q . k) (Atlas Eq. 22-23). It
+is never made: `recurrence.kernel` keeps what the sequence wrote as keys and hidden values. A matrix
+memory with the dot bias is un-normalised softmax attention; a deep one is attention in its first
+layer and linear attention over hidden features in its second (DeepTransformers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ablate.components.bias import L2, Dot
+from ablate.components.dims import Dims
+from ablate.components.inner_optimizer import GradientDescent
+from ablate.components.memory import MatrixMemory, Memory, MLPMemory
+from ablate.components.recurrence.coefficients import Gates
+from ablate.components.recurrence.kernel import KernelRule, KernelState, read_pairs, run_kernel
+from ablate.components.retention import NoRetention, ScalarRetention
+from ablate.components.window import OmegaWindow
+
+EXIST: dict[str, tuple[type, ...]] = {
+    "memory": (MatrixMemory, MLPMemory),
+    "window": (OmegaWindow,),
+    "bias": (Dot, L2),
+    "retention": (NoRetention, ScalarRetention),
+    "inner_optimizer": (GradientDescent,),
+}
+
+
+class Exponential(nn.Module):
+    """phi*, known by its kernel exp(s (x . y - 1)) alone; s is learned for each head.
+
+    Queries and keys have length 1, so without s the kernel would be flat. It starts at sqrt(key
+    width), where random pairs have logits of variance 1. The -1 makes K(x, x) = 1: with plain
+    exp(s x . y) a step size would have to stay below 2 exp(-s).
+
+    The first weight of a memory starts in the span of learned anchors, W phi*(x) = A exp(Z x), so
+    A takes the place of a matrix and `width` is the number of anchors.
+
+    Args:
+        dims: widths.
+        anchors: points in key space whose features the initial memory is made of; 0 makes it
+            empty, which only a matrix can be.
+        normalised: divide reads by the kernel mass of what they see, as softmax does.
+        span: a read sees the last `span` tokens only (and the anchors): SWDT as sliding-window
+            attention is to attention. None: all tokens.
+
+    Raises:
+        ValueError: `anchors` < 0, or `span` < 1.
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    principal: ClassVar[str | None] = "anchors"
+    source: ClassVar[str] = "Atlas Eq. 22-26; Table 1, rows DeepTransformer, SWDT and Dot"
+    is_kernel: ClassVar[bool] = True
+
+    def __init__(
+        self, dims: Dims, *, anchors: int = 16, normalised: bool = False, span: int | None = None
+    ) -> None:
+        super().__init__()
+        if anchors < 0:
+            raise ValueError(f"Exponential.anchors={anchors!r}: must be a whole number >= 0")
+        if span is not None and span < 1:
+            raise ValueError(f"Exponential.span={span!r}: must be None or a whole number >= 1")
+        self.width, self.normalised, self.span, self.key = anchors, normalised, span, dims.key
+        self.anchors = nn.Parameter(torch.empty(dims.heads, anchors, dims.key))
+        self.log_scale = nn.Parameter(torch.empty(dims.heads))
+
+    def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Draw anchors on the unit sphere, where the keys are; start s at sqrt(key width)."""
+        nn.init.normal_(self.anchors, generator=stream("anchors"))
+        with torch.no_grad():
+            self.anchors /= self.anchors.norm(dim=-1, keepdim=True)
+        nn.init.constant_(self.log_scale, 0.5 * math.log(self.key))
+
+    def kernel(
+        self, x: Float[Tensor, "p n d"], y: Float[Tensor, "p s d"]
+    ) -> Float[Tensor, "p n s"]:
+        """exp(s (x . y - 1)); heads are the faster index of p."""
+        scale = self.log_scale.to(x.dtype).exp().repeat(x.shape[0] // len(self.log_scale))
+        return torch.exp(scale[:, None, None] * (torch.bmm(x, y.mT) - 1))
+
+
+class ExponentialMemory(nn.Module):
+    """The neural memory layer for feature maps that are known by their kernel.
+
+    The same update as `NeuralMemory` with gradient descent; the state grows with the sequence.
+
+    Args:
+        dims: widths.
+        memory, feature_map, window, bias, retention, inner_optimizer, newton_schulz: the axes.
+        chunk: tokens whose inner gradients share one memory; None takes all gradients at the
+            sequence's start, as DeepTransformers need to be run like attention.
+
+    Raises:
+        ValueError: `chunk` < 1, or a choice that does not exist for an exponential map.
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        memory: nn.Module,
+        feature_map: nn.Module,
+        window: nn.Module,
+        bias: nn.Module,
+        retention: nn.Module,
+        inner_optimizer: nn.Module,
+        newton_schulz: nn.Module | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        super().__init__()
+        parts = {
+            "memory": memory,
+            "window": window,
+            "bias": bias,
+            "retention": retention,
+            "inner_optimizer": inner_optimizer,
+        }
+        for axis, part in parts.items():
+            _check_exists(axis, part)
+        _check_options(memory, feature_map, window, bias, newton_schulz, chunk)
+        self.dims, self.chunk = dims, chunk
+        self.memory, self.feature_map, self.window = memory, feature_map, window
+        self.bias, self.retention, self.inner_optimizer = bias, retention, inner_optimizer
+
+    def forward(
+        self,
+        q: Float[Tensor, "b t h d"],
+        k: Float[Tensor, "b t h d"],
+        v: Float[Tensor, "b t h e"],
+        x: Float[Tensor, "b t m"],
+        state: KernelState | None = None,
+    ) -> tuple[Float[Tensor, "b t h e"], KernelState]:
+        """Mix queries, keys and values; `x` makes the gates; `state=None` is a fresh sequence.
+
+        Everything inside runs in float32 at least, whatever the inputs; the output has their dtype.
+        """
+        wide = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
+            size, _ = self.inner_optimizer(x)
+            gates = Gates(keep=self.retention(x), lr=size, theta=None, gamma=self.window(x))
+            if state is None:
+                state = self.initial_state(q.shape[0], dtype=wide)
+            y, state = run_kernel(self.rule(), q.to(wide), k.to(wide), v.to(wide), gates, state)
+        return y.to(q.dtype), state
+
+    def rule(self) -> KernelRule:
+        """What the recurrence needs beside tokens and gates."""
+        memory: Memory = self.memory  # type: ignore[assignment]
+        linear = len(memory.shapes) == 1
+        online = self.chunk == 1 and linear and isinstance(self.bias, L2)
+        # The gradient of a linear memory with the dot bias is -v, wherever it is taken.
+        free = linear and isinstance(self.bias, Dot)
+        return KernelRule(
+            memory=memory,
+            kernel=self.feature_map.kernel,  # type: ignore[arg-type]
+            error=self.bias,
+            chunk=None if free else self.chunk,
+            window=self.window.length,  # type: ignore[arg-type]
+            normalised=self.feature_map.normalised,  # type: ignore[arg-type]
+            span=self.feature_map.span,  # type: ignore[arg-type]
+            solve=online,
+        )
+
+    def initial_state(self, rows: int, *, dtype: torch.dtype = torch.float32) -> KernelState:
+        """State of `rows` fresh sequences: the anchors and their values, nothing seen."""
+        memory: Memory = self.memory  # type: ignore[assignment]
+        rule, dims = self.rule(), self.dims
+        first, *later = (w.to(dtype) for w in memory.initial())
+        values = first.mT
+        if rule.normalised:
+            values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
+        anchors: Tensor = self.feature_map.anchors  # type: ignore[assignment]
+        keys = anchors.to(dtype).expand(rows, *anchors.shape)
+        values = values.expand(rows, *values.shape)
+        weights = tuple(w.expand(rows, *w.shape) for w in later)
+        shape = (rows, rule.window - 1, dims.heads)
+        pairs = tuple(
+            (values.new_zeros(rows, dims.heads, 0, i), values.new_zeros(rows, dims.heads, 0, o))
+            for o, i in memory.shapes[1:]
+        )
+        return KernelState(
+            keys=keys,
+            values=values,
+            base=values,
+            weights=weights,
+            base_weights=weights,
+            inner=pairs if rule.span is not None else (),
+            recent_keys=values.new_zeros(*shape, dims.key),
+            recent_values=values.new_zeros(*shape, dims.value),
+            filled=0,
+            position=0,
+        )
+
+    def frozen(self, state: KernelState | None, rows: int) -> tuple[Tensor, ...]:
+        """The memory as a read finds it now, for `retrieve`: keys, values, later weights."""
+        state = self.initial_state(rows) if state is None else state
+        later = state.weights
+        if state.inner:
+            pairs = zip(later, state.inner, strict=True)
+            later = tuple(w + u.mT @ z for w, (z, u) in pairs)
+        return (state.keys, state.values, *later)
+
+    def retrieve(
+        self, q: Float[Tensor, "b t h d"], frozen: tuple[Tensor, ...]
+    ) -> Float[Tensor, "b t h e"]:
+        """M(q) without a write."""
+        memory: Memory = self.memory  # type: ignore[assignment]
+        wide = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
+            raw = q.to(wide).transpose(1, 2).flatten(0, 1)
+            keys, values, *later = (part.to(wide).flatten(0, 1) for part in frozen)
+            front = read_pairs(self.rule(), raw, keys, values)
+            y = memory.read((front,), raw, lambda j, z: torch.bmm(z, later[j - 1].mT))
+        return y.unflatten(0, (q.shape[0], -1)).transpose(1, 2).to(q.dtype)
+
+
+def _check_exists(axis: str, part: nn.Module) -> None:
+    known = EXIST[axis]
+    if type(part) not in known:
+        names = ", ".join(cls.__name__ for cls in known)
+        raise ValueError(
+            f"{axis} {type(part).__name__} with an exponential feature_map: its features are "
+            f"infinitely many, and only these exist by the kernel trick: {names}"
+        )
+
+
+def _check_options(
+    memory: nn.Module,
+    feature_map: nn.Module,
+    window: nn.Module,
+    bias: nn.Module,
+    newton_schulz: nn.Module | None,
+    chunk: int | None,
+) -> None:
+    if newton_schulz is not None:
+        raise ValueError("newton_schulz with an exponential feature_map: there is no matrix")
+    if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
+        raise ValueError(f"chunk={chunk!r}: must be None (whole sequence) or a whole number >= 1")
+    if feature_map.width == 0 and len(memory.shapes) > 1:  # type: ignore[arg-type]
+        raise ValueError(
+            "feature_map.anchors=0 with a deep memory: its first layer would say 0 of every key, "
+            "so its second would never be written; give at least 1"
+        )
+    span, length = feature_map.span, window.length
+    if span is None:
+        return
+    if chunk is not None or not isinstance(bias, Dot):
+        raise ValueError(
+            f"feature_map.span={span} needs bias dot and chunk null: otherwise tokens outside the "
+            "span would still act, through the memory that later gradients are taken at"
+        )
+    if span < length:  # type: ignore[operator]
+        raise ValueError(f"feature_map.span={span} is shorter than window.length={length}")
