@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_TYPES = {
+    "bool": "true or false",
+    "dict": "a mapping of KEY: value",
+    "float": "a number",
+    "int": "a whole number",
+    "list": "a list",
+    "model": "a mapping of KEY: value",
+    "string": "text",
+    "tuple": "a list",
+}
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave; the command line prints it and exits 2, without traceback."""
+    """A mistake in what the user gave; the command line prints it, no traceback, and exits 2."""
 
 
 def unknown(kind: str, given: object, valid: Iterable[object], *, where: str = "") -> UserError:
@@ -24,3 +36,23 @@ def unknown(kind: str, given: object, valid: Iterable[object], *, where: str = "
     hint = f" Did you mean '{near[0]}'?" if near else ""
     place = f"{where}: " if where else ""
     return UserError(f"{place}'{given}' is no {kind}.{hint} Valid: {', '.join(names) or 'none'}.")
+
+
+def refused(key: str, given: object, problem: Mapping[str, Any]) -> UserError:
+    """Say in the words of YAML what pydantic has against a value.
+
+    Args:
+        key: file and key, such as ``"quickstart.yaml: seeds"``.
+        given: the value.
+        problem: the first of pydantic's `ValidationError.errors()`.
+    """
+    kind = str(problem["type"])
+    expected = _TYPES.get(kind.partition("_")[0])
+    if expected and kind.partition("_")[2] in ("type", "from_float", "parsing"):
+        rule = f"must be {expected}"
+    else:
+        text = str(problem["msg"]).removeprefix("Value error, ").replace("Input should", "must")
+        rule = text[0].lower() + text[1:]
+    shown = {None: "null", True: "true", False: "false"}
+    value = shown[given] if given is None or isinstance(given, bool) else repr(given)
+    return UserError(f"{key} is {value}: {rule}.")

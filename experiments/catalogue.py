@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from ablate.errors import UserError, unknown
+from ablate.errors import UserError, refused, unknown
 from ablate.experiments.task import Task
 
 ROOT = Path(__file__).parent
@@ -50,7 +50,7 @@ def make_task(name: str, args: Mapping[str, Any] | None = None) -> Task:
     for key, value in args.items():
         if key not in known:
             raise unknown(f"argument of task {name}", key, known)
-        args[key] = _checked(value, hints[key], f"task.args.{key}")
+        args[key] = _checked(value, hints[key], f"task_args.{key}")
     return cls(**args)
 
 
@@ -87,5 +87,4 @@ def _checked(value: Any, annotation: Any, key: str) -> Any:
     try:
         return TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise UserError(f"{key}={value!r}: {reason[0].lower()}{reason[1:]}.") from None
+        raise refused(key, value, error.errors()[0]) from None

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from ablate.errors import UserError
 from ablate.experiments import catalogue
 from ablate.experiments.catalogue import make_task, study_names, study_path, task_class, task_names
-from ablate.experiments.task import LearnerTask, SequenceTask, Task
+from ablate.experiments.task import LearnerTask, Row, SequenceTask, Task
 
 ROOT = Path(catalogue.__file__).parent
 
@@ -32,9 +36,46 @@ def test_wrong_names_are_answered_with_the_nearest_one() -> None:
 
 
 def test_values_are_checked_as_json_not_guessed() -> None:
-    with pytest.raises(UserError, match=r"task\.args\.context='256': .*integer"):
+    with pytest.raises(UserError, match=r"task_args\.context is '256': must be a whole number\."):
         make_task("language", {"context": "256"})
     assert make_task("learnability", {"lr": 1}) == make_task("learnability", {"lr": 1.0})
+
+
+class Uniform(nn.Module):
+    """A model for which all tokens are alike, and which may be read in pieces."""
+
+    reconstructs = True
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__()
+        self.vocab = vocab
+
+    def forward(self, tokens: Tensor, state: object = None) -> tuple[Tensor, object]:
+        return torch.zeros(*tokens.shape, self.vocab), state
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("language", {"context": 64, "validation_bytes": 64}),
+        ("mqar", {"more_test": [[32, 2, 2]], "test_rows": 4}),
+        ("mad", {"train_rows": 8, "test_rows": 8}),
+        ("niah", {"multiples": [1, 2], "test_rows": 2, "generate_rows": 1}),
+        ("babilong", {"qa": ["qa1", "qa2"], "test_lengths": [256, 512], "test_rows": 2}),
+    ],
+)
+def test_a_task_declares_exactly_what_it_reports(name: str, args: dict[str, Any]) -> None:
+    task = cast(SequenceTask, make_task(name, args))
+    reported = task.score(Uniform(task.vocab))
+    assert sorted(reported) == sorted(task.metrics)
+    assert all(isinstance(value, float) for value in reported.values())
+
+
+def test_a_learner_declares_exactly_what_it_reports() -> None:
+    task = cast(LearnerTask, make_task("learnability", {"dim": 8, "length": 8, "rank": 2}))
+    rows: list[Row] = []
+    task.run(lambda name: np.random.default_rng(0), rows.append)
+    assert sorted(rows[-1].metrics) == sorted(task.metrics)
 
 
 def test_a_new_task_is_a_new_folder_and_nothing_else(

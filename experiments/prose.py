@@ -75,7 +75,7 @@ def load_prose(source: str) -> Prose:
         path = Path(source).expanduser()
         if not path.exists():
             raise UserError(
-                f"task.args.prose={source!r}: no such file or folder (looked at {path.absolute()})."
+                f"task_args.prose={source!r}: no such file or folder (looked at {path.absolute()})."
                 f" Give '{PYDOC}', or the path of a text file or of a folder of .txt files."
             )
         files = sorted(path.glob("**/*.txt")) if path.is_dir() else [path]
@@ -83,7 +83,7 @@ def load_prose(source: str) -> Prose:
     documents = _documents(texts)
     if len(documents) < HELD_OUT:
         raise UserError(
-            f"task.args.prose={source!r}: {len(documents)} documents with sentences of prose, but "
+            f"task_args.prose={source!r}: {len(documents)} documents with sentences of prose, but "
             f"at least {HELD_OUT} are needed, one of them to hold out. A single file counts as one "
             f"document for every {PART} sentences."
         )

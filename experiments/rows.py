@@ -49,7 +49,7 @@ def epochs(tables: Sequence[Rows], batch: int, generator: np.random.Generator) -
     for table in tables:
         if len(table.inputs) < batch:
             raise UserError(
-                f"{len(table.inputs)} training rows do not fill one batch: task.args.batch={batch} "
+                f"{len(table.inputs)} training rows do not fill one batch: task_args.batch={batch} "
                 "must be at most the rows of every training set."
             )
     while True:

@@ -26,7 +26,7 @@ def test_one_pass_shows_every_row_once() -> None:
 
 
 def test_a_batch_larger_than_the_rows_is_refused() -> None:
-    with pytest.raises(UserError, match="task.args.batch=5"):
+    with pytest.raises(UserError, match="task_args.batch=5"):
         next(epochs([table(0, 4)], 5, np.random.default_rng(0)))
 
 

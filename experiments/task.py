@@ -1,7 +1,7 @@
 """What a task is: a name, data with an identity, and either batches for a model or its own learner.
 
 A task is a folder below ``experiments/`` whose ``task.py`` says ``TASK = <class>``. The class takes
-keyword-only typed arguments with defaults: they are what a study's ``task.args`` may set.
+keyword-only typed arguments with defaults: they are what a study's ``task_args`` may set.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Task(Protocol):
     @property
     def name(self) -> str:
         """The folder's name."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of all that it reports at the end of a trial: what a study may measure."""
 
     def data_identity(self) -> str:
         """Short hash of the data really used; part of a cell's identity."""

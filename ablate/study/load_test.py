@@ -108,16 +108,34 @@ FILE_ERRORS = {
         "task: x\ndesign: {factors: {window: [[1]]}}\n",
         "s.yaml: design.factors.window.levels.0 is [1]: a level must be text, a number, true, fal",
     ),
-    "wrong type": ("task: 3\n", "s.yaml: task is 3: input should be a valid string."),
+    "wrong type": ("task: 3\n", "s.yaml: task is 3: must be text."),
     "no seeds": ("task: x\nseeds: 0\n", "s.yaml: seeds is 0: must be a whole number >= 1, or a l"),
     "repeated seed": ("task: x\nseeds: [1, 1]\n", "s.yaml: seeds is [1, 1]: must not repeat a se"),
+    "a billion seeds": (
+        "task: x\nseeds: 1000000000\n",
+        "s.yaml: seeds is 1000000000: must be at mo",
+    ),
+    "negative seed": ("task: x\nseeds: [0, -1]\n", "s.yaml: seeds.1 is -1: must be greater than "),
+    "seed beyond SQLite": (
+        "task: x\nseeds: [9223372036854775808]\n",
+        "s.yaml: seeds.0 is 9223372036854775808: must be less than or equal to 92233720368547758",
+    ),
+    "null for text": ("task: x\nquestion:\n", "s.yaml: question is null: must be text."),
+    "text for a section": (
+        "task: x\ndesign: full\n",
+        "s.yaml: design is 'full': must be a mapping of KEY: value.",
+    ),
+    "endless resource": (
+        "task: x\nresources: {cpus: .inf}\n",
+        "s.yaml: resources.cpus is inf: must be a finite number.",
+    ),
     "negative resource": (
         "task: x\nresources: {cpus: -1}\n",
-        "s.yaml: resources.cpus is -1: input should be greater than 0.",
+        "s.yaml: resources.cpus is -1: must be greater than 0.",
     ),
     "goal": (
         "task: x\nmeasure: {goal: lower}\n",
-        "s.yaml: measure.goal is 'lower': input should be 'min' or 'max'.",
+        "s.yaml: measure.goal is 'lower': must be 'min' or 'max'.",
     ),
     "missing task": ("model: atlas\n", "s.yaml: task is missing."),
     "other name": (

@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "text for a number": (
         {"window.length": [4, "long"]},
         {},
-        "s.yaml: window.length is 'long': input should be a valid integer.",
+        "s.yaml: window.length is 'long': must be a whole number.",
     ),
     "null for a choice": (
         {"retention": ["scalar", None]},
@@ -67,13 +67,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "wrong argument": (
         {},
         {"task_args": {"pairs": "few"}},
-        "s.yaml: task_args.pairs is 'few': input should be a valid integer.",
+        "s.yaml: task_args.pairs is 'few': must be a whole number.",
     ),
     "refused argument": ({}, {"task_args": {"pairs": 100}}, "s.yaml: "),
     "unknown setting of training": (
         {},
         {"train": {"lrr": 1}},
         "s.yaml: 'lrr' is no key of train. Did you mean 'lr'?",
+    ),
+    "unknown metric": (
+        {},
+        {"measure": {"primary": "val/acuracy"}},
+        "s.yaml: measure.primary: 'val/acuracy' is no metric of mqar. Did you mean 'val/accuracy'?",
     ),
     "bad setting of training": (
         {"train.lr": [0.1, -1]},

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from ablate.errors import UserError, unknown
+from ablate.errors import UserError, refused, unknown
 
 
+@functools.cache
 def options(cls: type) -> dict[str, inspect.Parameter]:
     """The keyword-only parameters of a constructor, or all parameters of a dataclass.
 
@@ -44,8 +47,7 @@ def bind(
     for name in values:
         if name not in known:
             raise unknown(kind, name, known, where=where)
-    declared: Any = cls
-    hints = get_type_hints(cls if hasattr(cls, "__dataclass_fields__") else declared.__init__)
+    hints = _hints(cls)
     place = f"{where}: " if where else ""
     bound = {}
     for name, parameter in known.items():
@@ -58,10 +60,23 @@ def bind(
     return bound
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    declared: Any = cls
+    return get_type_hints(cls if hasattr(cls, "__dataclass_fields__") else declared.__init__)
+
+
+@functools.lru_cache(maxsize=512)
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
+
+
 def _convert(value: Any, annotation: Any, *, key: str) -> Any:
     """`value` as JSON has it, checked against `annotation`; 4.0 is a whole number, "4" is none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key} is {value}: must be a finite number.")
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        adapter = _adapter(annotation)
         text = json.dumps(value)
     except (PydanticSchemaGenerationError, TypeError):
         return value
@@ -73,8 +88,7 @@ def _convert(value: Any, annotation: Any, *, key: str) -> Any:
                 return adapter.validate_json(json.dumps(int(value)), strict=True)
             except ValidationError:
                 pass
-        reason = error.errors()[0]["msg"]
-        raise UserError(f"{key} is {value!r}: {reason[0].lower()}{reason[1:]}.") from None
+        raise refused(key, value, error.errors()[0]) from None
 
 
 def plain(value: Any) -> Any:

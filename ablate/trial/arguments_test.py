@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,11 +50,13 @@ def test_defaults_are_filled_in_and_spellings_of_one_number_agree() -> None:
     [
         ({"lenght": 4}, "s.yaml: 'lenght' is no key of widget. Did you mean 'length'?"),
         ({}, "s.yaml: widget.length is missing; Widget needs it."),
-        ({"length": "4"}, "s.yaml: widget.length is '4': input should be a valid integer."),
-        ({"length": 4.5}, "s.yaml: widget.length is 4.5: input should be a valid integer."),
-        ({"length": True}, "s.yaml: widget.length is True: input should be a valid integer."),
-        ({"length": 4, "rate": "fast"}, "s.yaml: widget.rate is 'fast': input should be a valid"),
-        ({"length": 4, "mode": "c"}, "s.yaml: widget.mode is 'c': input should be 'a' or 'b'."),
+        ({"length": "4"}, "s.yaml: widget.length is '4': must be a whole number."),
+        ({"length": 4.5}, "s.yaml: widget.length is 4.5: must be a whole number."),
+        ({"length": True}, "s.yaml: widget.length is true: must be a whole number."),
+        ({"length": 4, "rate": "fast"}, "s.yaml: widget.rate is 'fast': must be a number."),
+        ({"length": 4, "rate": math.inf}, "s.yaml: widget.rate is inf: must be a finite number."),
+        ({"length": 4, "rate": math.nan}, "s.yaml: widget.rate is nan: must be a finite number."),
+        ({"length": 4, "mode": "c"}, "s.yaml: widget.mode is 'c': must be 'a' or 'b'."),
         ({"length": 4, "dims": 3}, "s.yaml: 'dims' is no key of widget."),
     ],
 )

@@ -93,7 +93,7 @@ def load(folder: str, qa: str, split: str) -> list[Sample]:
     if len(found) != 1:
         names = ", ".join(str(path) for path in found) or "none"
         raise UserError(
-            f"task.args.babi={folder!r}: needs exactly one file {qa}_*_{split}.txt (found: "
+            f"task_args.babi={folder!r}: needs exactly one file {qa}_*_{split}.txt (found: "
             f"{names}). Give one folder of bAbI 1.2, such as en-10k."
         )
     return parse(found[0].read_text(encoding="utf-8"), qa, where=str(found[0]))

@@ -58,7 +58,7 @@ def noise_of(prose: Prose, words: Words) -> Noise:
             documents.append(kept)
     if not documents:
         raise UserError(
-            f"task.args.prose={prose.source!r}: no sentence has {SHORTEST} tokens or more."
+            f"task_args.prose={prose.source!r}: no sentence has {SHORTEST} tokens or more."
         )
     return Noise(tuple(documents))
 

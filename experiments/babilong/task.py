@@ -69,20 +69,20 @@ class BABILongTask:
 
     def __post_init__(self) -> None:
         if not self.qa or len(set(self.qa)) < len(self.qa):
-            raise UserError(f"task.args.qa={self.qa}: give each kind of question once.")
+            raise UserError(f"task_args.qa={self.qa}: give each kind of question once.")
         for qa in self.qa:
             least = FACTS[qa][0]
             if not self.babi and self.max_facts < least:
                 raise UserError(
-                    f"task.args.max_facts={self.max_facts}: {qa} needs {least} facts or more."
+                    f"task_args.max_facts={self.max_facts}: {qa} needs {least} facts or more."
                 )
         for field in ("length", "noise_words", "test_rows", "segment", "batch", "tokens"):
             if getattr(self, field) < 1:
-                raise UserError(f"task.args.{field}={getattr(self, field)}: must be at least 1.")
+                raise UserError(f"task_args.{field}={getattr(self, field)}: must be at least 1.")
         if not self.test_lengths or min(self.test_lengths) < 0:
-            raise UserError(f"task.args.test_lengths={self.test_lengths}: lengths of at least 0.")
+            raise UserError(f"task_args.test_lengths={self.test_lengths}: lengths of at least 0.")
         if not 0 <= self.band[0] <= self.band[1] <= 1:
-            raise UserError(f"task.args.band={self.band}: two shares, the lower one first.")
+            raise UserError(f"task_args.band={self.band}: two shares, the lower one first.")
         load_prose(self.prose)
 
     @cached_property
@@ -119,7 +119,7 @@ class BABILongTask:
                 strange = {sample.answer for sample in kept} - set(LABELS[qa])
                 if strange or not kept:
                     raise UserError(
-                        f"task.args.babi={self.babi!r}: {qa} {split} has {len(kept)} samples of at "
+                        f"task_args.babi={self.babi!r}: {qa} {split} has {len(kept)} samples of at "
                         f"most {self._room} tokens, and answers outside bAbI 1.2: "
                         f"{sorted(strange)}."
                     )
@@ -140,7 +140,7 @@ class BABILongTask:
                 return sample
         raise UserError(
             f"No {qa} sample of at most {self._room} tokens in {TRIES} draws: make "
-            "task.args.length and test_lengths larger."
+            "task_args.length and test_lengths larger."
         )
 
     @cached_property
@@ -197,6 +197,15 @@ class BABILongTask:
             "chance_accuracy": sum(chance) / len(chance),
             "majority_accuracy": sum(best) / len(self.test),
         }
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what `score` gives."""
+        kinds = [f"accuracy_{qa}" for qa in self.qa] if len(self.qa) > 1 else []
+        leaves = ["accuracy", "loss", *kinds]
+        lengths = dict.fromkeys(self.test_lengths)
+        by_length = [f"val/{leaf}@{length}" for length in lengths for leaf in leaves]
+        return ("val/loss", "val/accuracy", *by_length)
 
     def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
         """Batches of new samples in new noise; the loss is taken on the answer only."""

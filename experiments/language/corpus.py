@@ -71,7 +71,7 @@ def load_corpus(source: str) -> Corpus:
     if path.is_dir():
         return _from_documents(source, _read_folder(path, suffix=""))
     raise UserError(
-        f"task.args.corpus={source!r}: no such file or folder (looked at {path.absolute()}). "
+        f"task_args.corpus={source!r}: no such file or folder (looked at {path.absolute()}). "
         "Give 'stdlib', or the path of a text file or of a folder of text files."
     )
 
@@ -106,7 +106,7 @@ def _from_documents(source: str, documents: dict[str, bytes]) -> Corpus:
     order = sorted((path for path in documents if documents[path]), key=path_hash)
     if len(order) < 2:
         raise UserError(
-            f"task.args.corpus={source!r}: {len(order)} files with text, but a folder needs at "
+            f"task_args.corpus={source!r}: {len(order)} files with text, but a folder needs at "
             "least 2, one to train on and one to hold out. A single file is given by its own path."
         )
     held_out = max(1, sum(path_hash(path) < HELD_OUT for path in order))

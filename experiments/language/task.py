@@ -47,6 +47,12 @@ class LanguageTask:
 
     name: ClassVar[str] = "language"
     vocab: ClassVar[int] = VOCAB
+    metrics: ClassVar[tuple[str, ...]] = (
+        "val/loss",
+        "val/bits_per_byte",
+        "val/bits_per_byte_first_quarter",
+        "val/bits_per_byte_last_quarter",
+    )
 
     def __post_init__(self) -> None:
         least = {"context": SHORTEST_CONTEXT, "validation_bytes": self.context}
@@ -54,13 +60,13 @@ class LanguageTask:
             given = getattr(self, field.name)
             if field.name != "corpus" and given < least.get(field.name, 1):
                 rule = f"must be at least {least.get(field.name, 1)}"
-                raise UserError(f"task.args.{field.name}={given!r}: {rule}.")
+                raise UserError(f"task_args.{field.name}={given!r}: {rule}.")
         for split in ("train", "validation"):
             size = len(getattr(self._data, split))
             if size < self.context + 1:
                 raise UserError(
-                    f"task.args.corpus={self.corpus!r}: its {split} split has {size} bytes, but "
-                    f"task.args.context={self.context} needs at least {self.context + 1}."
+                    f"task_args.corpus={self.corpus!r}: its {split} split has {size} bytes, but "
+                    f"task_args.context={self.context} needs at least {self.context + 1}."
                 )
 
     @property

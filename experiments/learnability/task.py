@@ -55,14 +55,15 @@ class LearnabilityTask:
     window: int = 512
 
     name: ClassVar[Literal["learnability"]] = "learnability"
+    metrics: ClassVar[tuple[str, ...]] = ("final/loss", "train/loss")
 
     def __post_init__(self) -> None:
         for field in fields(self):
             given = getattr(self, field.name)
             if isinstance(given, int) and given < 1:
-                raise UserError(f"task.args.{field.name}={given!r}: must be at least 1.")
+                raise UserError(f"task_args.{field.name}={given!r}: must be at least 1.")
         if self.lr is not None and not 0 < self.lr < math.inf:
-            raise UserError(f"task.args.lr={self.lr!r}: must be above 0, or null for the default.")
+            raise UserError(f"task_args.lr={self.lr!r}: must be above 0, or null for the default.")
 
     @property
     def rate(self) -> float:

@@ -73,9 +73,9 @@ def test_facts_say_the_rate_and_the_size_that_were_used() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"length": 0}, r"task\.args\.length=0"),
-        ({"lr": -0.1}, r"task\.args\.lr=-0\.1"),
-        ({"target": "low"}, r"task\.args\.target='low'.*'low_rank'"),
+        ({"length": 0}, r"task_args\.length=0"),
+        ({"lr": -0.1}, r"task_args\.lr=-0\.1"),
+        ({"target": "low"}, r"task_args\.target is 'low'.*'low_rank'"),
         ({"targets": "mlp"}, "Did you mean 'target'"),
     ],
 )

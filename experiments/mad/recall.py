@@ -50,12 +50,12 @@ def in_context_recall(
     content = vocab - noise_vocab
     if length % 2 or length < 4 or content < 2:
         raise UserError(
-            f"task.args.length={length}, task.args.vocab={vocab}: needs an even length of at least "
+            f"task_args.length={length}, task_args.vocab={vocab}: needs an even length of at least "
             f"4, and two tokens beside the {noise_vocab} of noise."
         )
     if not 0 <= noise < 1 or (noise > 0 and noise_vocab < 1):
         raise UserError(
-            f"task.args.noise={noise}: must be in [0, 1), with noise_vocab of at least 1."
+            f"task_args.noise={noise}: must be in [0, 1), with noise_vocab of at least 1."
         )
     keys, pairs = content // 2, length // 2
     asked = generator.integers(keys, size=(rows, pairs))
@@ -107,7 +107,7 @@ def fuzzy_recall(
     """
     if length <= 4 * MOTIF or (vocab - 1) // 2 < MOTIF:
         raise UserError(
-            f"task.args.length={length}, task.args.vocab={vocab}: fuzzy_recall needs a length "
+            f"task_args.length={length}, task_args.vocab={vocab}: fuzzy_recall needs a length "
             f"above {4 * MOTIF} and at least {2 * MOTIF + 1} tokens."
         )
     tokens = np.full((rows, length + 1), vocab - 1, dtype=np.int64)

@@ -30,7 +30,7 @@ def selective_copying(
     """
     if copies < 1 or length <= 2 * copies + 1 or vocab < 3:
         raise UserError(
-            f"task.args.length={length} with task.args.copies={copies}, task.args.vocab={vocab}: "
+            f"task_args.length={length} with task_args.copies={copies}, task_args.vocab={vocab}: "
             f"needs a length above 2 x copies + 1 = {2 * copies + 1}, and at least 3 tokens."
         )
     content = generator.integers(vocab - 2, size=(rows, copies))
@@ -60,7 +60,7 @@ def compression(
     """
     if length < 2 or vocab < 2:
         raise UserError(
-            f"task.args.length={length}, task.args.vocab={vocab}: both must be at least 2."
+            f"task_args.length={length}, task_args.vocab={vocab}: both must be at least 2."
         )
     inputs = generator.integers(vocab - 1, size=(rows, length))
     inputs[:, -1] = vocab - 1
@@ -83,7 +83,7 @@ def memorization(
     """
     if length % 2 or length < 2 or vocab < 3:
         raise UserError(
-            f"task.args.length={length}, task.args.vocab={vocab}: memorization needs an even "
+            f"task_args.length={length}, task_args.vocab={vocab}: memorization needs an even "
             "length and at least 3 tokens."
         )
     keys, values = memorized_map(vocab)

@@ -78,16 +78,21 @@ class MADTask:
     tokens: int = 2_048_000
 
     name: ClassVar[str] = "mad"
+    metrics: ClassVar[tuple[str, ...]] = (
+        "val/loss",
+        "val/accuracy",
+        "val/accuracy_macro_batch_mean",
+    )
 
     def __post_init__(self) -> None:
         if self.variant not in TOY:
-            raise unknown("variant of MAD", self.variant, TOY, where="task.args.variant")
+            raise unknown("variant of MAD", self.variant, TOY, where="task_args.variant")
         for field, value in TOY[self.variant]._asdict().items():
             if not getattr(self, field):
                 object.__setattr__(self, field, value)
         for field in ("train_rows", "test_rows", "batch", "tokens"):
             if getattr(self, field) < 1:
-                raise UserError(f"task.args.{field}={getattr(self, field)}: must be at least 1.")
+                raise UserError(f"task_args.{field}={getattr(self, field)}: must be at least 1.")
         self._rows(np.random.default_rng(0), 1, train=False)  # refuses sizes that do not fit
 
     @property
@@ -163,7 +168,7 @@ class MADTask:
         """
         if self.variant == "compression" and not getattr(model, "reconstructs", False):
             raise UserError(
-                "task.args.variant='compression': its score says nothing about a model that sees "
+                "task_args.variant='compression': its score says nothing about a model that sees "
                 "each token while it repeats it. It needs an auto-encoder, which says the row from "
                 "its last hidden state and has the attribute reconstructs = True; see the README."
             )

@@ -141,7 +141,7 @@ def test_compression_refuses_a_model_that_only_repeats_what_it_sees() -> None:
 def test_settings_that_no_variant_has_are_refused() -> None:
     with pytest.raises(UserError, match="Did you mean 'memorization'"):
         made(variant="memorisation")
-    with pytest.raises(UserError, match="task.args.variant='recal'"):
+    with pytest.raises(UserError, match="task_args.variant is 'recal'"):
         make_task("mad", {"variant": "recal"})
     with pytest.raises(UserError, match="length=33"):
         MADTask(length=33)

@@ -71,16 +71,16 @@ def check_sizes(*, vocab: int, length: int, pairs: int, power_a: float) -> None:
     """
     if pairs < 1 or length % 2 or length < 4 * pairs:
         raise UserError(
-            f"task.args.length={length} with task.args.pairs={pairs}: a row needs an even length "
+            f"task_args.length={length} with task_args.pairs={pairs}: a row needs an even length "
             f"of at least 4 x pairs = {4 * pairs} tokens, and at least one pair."
         )
     if vocab <= length or vocab // 2 - 1 < pairs:
         raise UserError(
-            f"task.args.vocab={vocab} with task.args.length={length}, task.args.pairs={pairs}: the "
+            f"task_args.vocab={vocab} with task_args.length={length}, task_args.pairs={pairs}: the "
             f"vocabulary must be larger than the length, and vocab / 2 - 1 at least pairs."
         )
     if not power_a > 0:
-        raise UserError(f"task.args.power_a={power_a}: must be above 0.")
+        raise UserError(f"task_args.power_a={power_a}: must be above 0.")
 
 
 def _piece(

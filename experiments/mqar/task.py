@@ -117,6 +117,12 @@ class MQARTask:
         listed = sum(rows for _, _, rows in self._test_slices) / asked
         return {"chance_accuracy": 2 / self.vocab, "chance_accuracy_among_pairs": listed}
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what `score` gives."""
+        pairs = sorted({pairs for _, pairs, _ in self._test_slices})
+        return ("val/loss", "val/accuracy", *(f"val/accuracy@{count}" for count in pairs))
+
     def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
         """Shuffled passes over the training rows, without end."""
         return epochs(self.data.train, self.batch, generator)

@@ -116,7 +116,7 @@ def hide(
     room = length + 1 - len(instruction + statement + question + needle.value)
     if room < 1:
         raise UserError(
-            f"task.args.length={length}: {1 - room} bytes short of a prompt without any haystack."
+            f"task_args.length={length}: {1 - room} bytes short of a prompt without any haystack."
         )
     lines = variant == "single_1"
     while True:

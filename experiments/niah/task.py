@@ -81,26 +81,26 @@ class NIAHTask:
             object.__setattr__(self, "value_length", full)
         if not few <= self.value_length <= full:
             raise UserError(
-                f"task.args.value_length={self.value_length}: must be in [{few}, {full}], or 0 for "
+                f"task_args.value_length={self.value_length}: must be in [{few}, {full}], or 0 for "
                 f"{full}."
             )
         if not 1 <= self.key_words <= len(ADJECTIVES):
             raise UserError(
-                f"task.args.key_words={self.key_words}: must be in [1, {len(ADJECTIVES)}]."
+                f"task_args.key_words={self.key_words}: must be in [1, {len(ADJECTIVES)}]."
             )
         least = shortest(self.variant, self.value_length, self.key_words)
         if self.length < least:
-            raise UserError(f"task.args.length={self.length}: must be at least {least}.")
+            raise UserError(f"task_args.length={self.length}: must be at least {least}.")
         if not self.multiples or min(self.multiples) < 1:
-            raise UserError(f"task.args.multiples={self.multiples}: whole numbers of at least 1.")
+            raise UserError(f"task_args.multiples={self.multiples}: whole numbers of at least 1.")
         for field in ("test_rows", "batch", "tokens"):
             if getattr(self, field) < 1:
-                raise UserError(f"task.args.{field}={getattr(self, field)}: must be at least 1.")
+                raise UserError(f"task_args.{field}={getattr(self, field)}: must be at least 1.")
         names = self.key_words**2 * 9 * 10 ** (self.value_length - 1)
         if self.variant != "single_3" and 2 * self.test_rows * len(self.multiples) > names:
             raise UserError(
-                f"task.args.value_length={self.value_length} with "
-                f"task.args.key_words={self.key_words}: only {names} needles exist, and "
+                f"task_args.value_length={self.value_length} with "
+                f"task_args.key_words={self.key_words}: only {names} needles exist, and "
                 "those scored must stay out of training."
             )
         load_prose(self.prose)
@@ -117,18 +117,22 @@ class NIAHTask:
     def _needle(self, generator: np.random.Generator) -> Needle:
         return draw_needle(generator, self.variant, self.value_length, self.key_words)
 
+    @property
+    def lengths(self) -> list[int]:
+        """Lengths that are scored, in bytes."""
+        return sorted({self.length * multiple for multiple in self.multiples})
+
     @cached_property
     def test(self) -> dict[int, list[Sample]]:
         """The scored samples of each length, in held-out prose."""
         _, held_out = self._prose
-        lengths = sorted({self.length * multiple for multiple in self.multiples})
-        streams = seeded(self.data_seed, len(lengths))
+        streams = seeded(self.data_seed, len(self.lengths))
         return {
             length: [
                 hide(stream, self.variant, self._needle(stream), held_out, length)
                 for _ in range(self.test_rows)
             ]
-            for length, stream in zip(lengths, streams, strict=True)
+            for length, stream in zip(self.lengths, streams, strict=True)
         }
 
     def training_samples(self, generator: np.random.Generator) -> Iterator[Sample]:
@@ -154,6 +158,13 @@ class NIAHTask:
         symbols = 16 if self.variant == "single_3" else 10
         source = "repeated line" if self.variant == "single_1" else self.prose
         return {"haystack": source, "chance_accuracy": 1 / symbols}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what `score` gives."""
+        leaves = ["exact_match", "accuracy", "loss", *(["contains"] if self.generate_rows else [])]
+        by_length = [f"val/{leaf}@{length}" for length in self.lengths for leaf in leaves]
+        return ("val/loss", "val/exact_match", *by_length)
 
     def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
         """Batches of new samples, without end."""
