@@ -70,6 +70,19 @@ def test_pieces_with_the_cache_equal_the_whole(window: int | None, pieces: list[
     assert state.keys.shape[2] == (9 if window is None else min(9, window - 1))
 
 
+def test_attention_is_the_weighted_least_squares_fit_of_its_window() -> None:
+    """y minimises sum_i K(k_i, q) |v_i - y|^2 over the window: identity O14, Atlas Eq. 17-18."""
+    attention = initialise(SoftmaxAttention(DIMS, rope=False, window=4))
+    q, k, v, x = inputs(9)
+    y = attention(q, k, v, x)[0].detach().requires_grad_()
+    for t in range(9):
+        seen = slice(max(0, t - 3), t + 1)
+        kernel = torch.exp(2.0 * torch.einsum("bhd,bshd->bsh", q[:, t], k[:, seen]))
+        distance = (v[:, seen] - y[:, t : t + 1]).square().sum(-1)
+        (slope,) = torch.autograd.grad((kernel * distance).sum(), y)
+        torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=1e-12)
+
+
 def test_rotation_keeps_lengths_and_feels_distance_only() -> None:
     q, k = draw(1, 1, 1, 4), draw(1, 1, 1, 4, seed=1)
     near = (rotate(q, start=7) * rotate(k, start=4)).sum()

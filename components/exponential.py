@@ -77,7 +77,7 @@ class Exponential(nn.Module):
         """Draw anchors on the unit sphere, where the keys are; start s at sqrt(key width)."""
         nn.init.normal_(self.anchors, generator=stream("anchors"))
         with torch.no_grad():
-            self.anchors /= self.anchors.norm(dim=-1, keepdim=True)
+            self.anchors.div_(self.anchors.norm(dim=-1, keepdim=True))
         nn.init.constant_(self.log_scale, 0.5 * math.log(self.key))
 
     def kernel(
@@ -220,7 +220,8 @@ class ExponentialMemory(nn.Module):
             keys, values, *later = (part.to(wide).flatten(0, 1) for part in frozen)
             front = read_pairs(self.rule(), raw, keys, values)
             y = memory.read((front,), raw, lambda j, z: torch.bmm(z, later[j - 1].mT))
-        return y.unflatten(0, (q.shape[0], -1)).transpose(1, 2).to(q.dtype)
+        read: Tensor = y.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
+        return read.to(q.dtype)
 
 
 def _check_exists(axis: str, part: nn.Module) -> None:

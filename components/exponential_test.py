@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ablate.components.attention import SoftmaxAttention
 from ablate.components.backbone import unit
 from ablate.components.backbone_test import draw, initialise
 from ablate.components.bias import L2, Dot
@@ -99,7 +100,7 @@ def oracle(layer: ExponentialMemory, features: Any, sequence: tuple[Tensor, ...]
     phi = features(anchors.transpose(0, 1)).transpose(0, 1)
     weights = tuple(w.expand(sequence[0].shape[0], *w.shape) for w in (first @ phi, *later))
     definition = Definition(
-        memory="matrix" if len(memory.shapes) == 1 else "mlp",
+        residual=memory.output.residual,
         bias="l2" if isinstance(layer.bias, L2) else "dot",
         chunk=layer.chunk or 10_000,
         window=layer.window.length,  # type: ignore[arg-type]
@@ -166,6 +167,16 @@ def test_a_matrix_with_the_dot_bias_is_attention(normalised: bool) -> None:
     step = gates_of(layer, x).lr.unsqueeze(-1)
     expected = attend(layer, q, k, step * v, softmax=normalised)
     torch.testing.assert_close(layer(q, k, v, x)[0], expected, rtol=0, atol=1e-10)
+
+
+def test_with_a_constant_step_it_is_the_attention_mixer() -> None:
+    layer = make("matrix", normalised=True, forget=False, gates="none", anchors=0)
+    nn.init.zeros_(layer.inner_optimizer.lr.project.weight)  # type: ignore[union-attr, arg-type]
+    attention = initialise(SoftmaxAttention(layer.dims, rope=False))
+    sequence = inputs(30)
+    step = 0.4 * 0.5  # lr_max times a gate of 1/2
+    expected = step * attention(*sequence)[0]
+    torch.testing.assert_close(layer(*sequence)[0], expected, rtol=0, atol=1e-12)
 
 
 def test_an_online_matrix_with_l2_is_the_delta_rule_on_pairs() -> None:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ablate.components.bias import Bias
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
 from ablate.components.memory import Memory, Weights
@@ -64,7 +65,7 @@ class NeuralMemory(nn.Module):
         memory: nn.Module,
         feature_map: nn.Module,
         window: nn.Module,
-        bias: nn.Module,
+        bias: Bias,
         retention: nn.Module,
         inner_optimizer: InnerOptimizer,
         newton_schulz: NewtonSchulz | None = None,
@@ -99,7 +100,8 @@ class NeuralMemory(nn.Module):
             gates = self.gates(x)
             if state is None:
                 state = self.initial_state(q.shape[0], dtype=wide)
-            y, state = run_chunked(self.rule(), q.to(wide), k.to(wide), v.to(wide), gates, state)
+            v = self.bias.target(v.to(wide), x)
+            y, state = run_chunked(self.rule(), q.to(wide), k.to(wide), v, gates, state)
         return y.to(q.dtype), state
 
     def frozen(self, state: MemoryState | None, rows: int) -> Weights:
@@ -116,7 +118,8 @@ class NeuralMemory(nn.Module):
             weights = [w.to(wide).flatten(0, 1) for w in frozen]
             front = tuple(torch.bmm(features, w.mT) for w in weights[: memory.fronts])
             y = memory.read(front, raw, lambda j, z: torch.bmm(z, weights[j].mT))
-        return y.unflatten(0, (q.shape[0], -1)).transpose(1, 2).to(q.dtype)
+        read: Tensor = y.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
+        return read.to(q.dtype)
 
     def gates(self, x: Float[Tensor, "b t m"]) -> Gates:
         """Everything that the block input decides."""
@@ -151,7 +154,7 @@ class NeuralMemory(nn.Module):
             base=weights if self.chunk > 1 else (),
             momentum=tuple(torch.zeros_like(w) for w in weights) if rule.momentum else (),
             keys=blank.new_zeros(*shape, dims.key),
-            values=blank.new_zeros(*shape, dims.value),
+            values=blank.new_zeros(*shape, dims.value + self.bias.extra),
             step=blank.new_zeros(rows, dims.heads) if rule.group > 1 else None,
             filled=0,
             position=0,

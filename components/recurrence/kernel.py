@@ -177,7 +177,8 @@ def _flattened(state: KernelState) -> _Flat:
 
 def _unflattened(flat: _Flat, rows: int, recent_keys: Tensor, recent_values: Tensor) -> KernelState:
     def split(x: Tensor) -> Tensor:
-        return x.unflatten(0, (rows, -1))
+        parts: Tensor = x.unflatten(0, (rows, -1))
+        return parts
 
     return KernelState(
         keys=split(flat.keys),
