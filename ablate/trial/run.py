@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -71,6 +72,8 @@ class _Trial:
         self.allow = tuple(self.spec.get("allow") or ())
         wants_gpu = float(resources.get("gpus") or 0) > 0
         self.device = "cuda" if wants_gpu and torch.cuda.is_available() else "cpu"
+        if wants_gpu and self.device == "cpu":
+            self.warnings.append("resources.gpus asks for a GPU, torch sees none: ran on the CPU")
         torch.set_num_threads(max(1, int(resources.get("cpus") or 1)))
         _reset_peak_memory(self.device)
 
@@ -205,4 +208,5 @@ def _peak_memory(device: str) -> int:
             peak = next(line for line in file if line.startswith("VmHWM:"))
         return int(peak.split()[1]) * 1024
     except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

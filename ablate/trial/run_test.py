@@ -136,6 +136,13 @@ def test_running_out_of_memory_is_its_own_state(
     assert messages(spec(corpus))[-1]["state"] == "oom"
 
 
+def test_a_gpu_that_is_not_there_is_said(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    start, *_, end = messages({**spec(corpus), "resources": {"cpus": 1.0, "gpus": 0.5}})
+    assert start["device"] == "cpu"
+    assert end["warnings"] == ["resources.gpus asks for a GPU, torch sees none: ran on the CPU"]
+
+
 def test_a_task_with_its_own_learner_needs_no_model() -> None:
     args = {"dim": 8, "length": 64, "rank": 2}
     config = {"model": None, "task": {"name": "learnability", "args": args}, "train": None}
