@@ -1,4 +1,4 @@
-"""Gates, and the axes that are little more than gates: window, retention, inner optimiser, bias."""
+"""Gates, and the axes that are little more than gates: window, retention, inner optimiser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from ablate.components.bias import L2, Dot
 from ablate.components.dims import Dims
 from ablate.components.gate import HeadGate
 from ablate.components.inner_optimizer import GradientDescent, Momentum, Muon
@@ -110,13 +109,3 @@ def test_a_window_without_gates_weighs_all_alike() -> None:
 def test_a_bad_window_is_refused(options: dict[str, object], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         OmegaWindow(DIMS, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", [L2, Dot])
-def test_a_bias_is_the_gradient_of_its_loss(kind: type[L2] | type[Dot]) -> None:
-    generator = torch.Generator().manual_seed(0)
-    y = torch.randn(6, 2, generator=generator, dtype=torch.float64).requires_grad_()
-    v = torch.randn(6, 2, generator=generator, dtype=torch.float64)
-    loss = 0.5 * ((y - v) ** 2).sum() if kind is L2 else -(y * v).sum()
-    (want,) = torch.autograd.grad(loss, y)
-    torch.testing.assert_close(kind(DIMS)(y, v), want)

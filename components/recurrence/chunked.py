@@ -66,11 +66,14 @@ def run_chunked(
     rule: Rule,
     q: Float[Tensor, "b t h d"],
     k: Float[Tensor, "b t h d"],
-    v: Float[Tensor, "b t h e"],
+    v: Float[Tensor, "b t h _e"],
     gates: Gates,
     state: MemoryState,
 ) -> tuple[Float[Tensor, "b t h e"], MemoryState]:
-    """Read and write `t` tokens from `state` on; calling on pieces equals one call on the whole."""
+    """Read and write `t` tokens from `state` on; calling on pieces equals one call on the whole.
+
+    `v` is what the bias compares with: values, and what it needs beside them.
+    """
     halo = rule.window - 1
     keys, values = torch.cat([state.keys, k], dim=1), torch.cat([state.values, v], dim=1)
     gates = _without_padding(gates, halo - state.filled)

@@ -14,9 +14,10 @@ class MemoryState:
 
     weights: the memory now. base: the memory at the open chunk's start, where all of the chunk's
     gradients are taken (empty when every chunk is one token). momentum: empty without momentum.
-    keys, values: the last c-1 tokens, oldest first, of which the last `filled` are real. step: the
-    decayed steps since the last orthogonalised write, None when every token writes. position:
-    tokens already in the open chunk. Tensors are float32 at least.
+    keys, values: the last c-1 tokens, oldest first, of which the last `filled` are real; beside a
+    value lies what the bias makes for its token. step: the decayed steps since the last
+    orthogonalised write, None when every token writes. position: tokens already in the open chunk.
+    Tensors are float32 at least.
     """
 
     weights: tuple[Float[Tensor, "b h _o _i"], ...]
