@@ -157,6 +157,12 @@ def _knock(uri: str) -> None:
     elif kind in _DATABASES:
         address = (parts.hostname, parts.port or _DATABASES[kind])
         socket.create_connection(address, _TIMEOUT).close()
+        from sqlalchemy import create_engine
+
+        # A password that is wrong is no reason to try again either.
+        engine = create_engine(uri)
+        engine.connect().close()
+        engine.dispose()
 
 
 @contextmanager
