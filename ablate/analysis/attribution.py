@@ -7,7 +7,7 @@ Shapley values too, a search the importance of its axes. Other designs have none
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from ablate.analysis.factorial import Factorial, factorial_effects
 from ablate.analysis.frame import Scalar, StudyResults
@@ -68,12 +68,10 @@ def shapley(results: StudyResults) -> Shapley:
         raise UserError(f"Shapley values need factors of two levels: {', '.join(more)}.")
     if len(factors) > MOST:
         raise UserError(f"Shapley values need at most {MOST} factors, got {len(factors)}.")
-    table: dict[Subset, Mapping[int, float]] = {
-        frozenset(axis for axis, levels in factors.items() if cell.axes[axis] == levels[0]): (
-            results.values[cell.id]
-        )
-        for cell in results.cells
-    }
+    table: dict[Subset, Mapping[Hashable, float]] = {}
+    for cell in results.cells:
+        on = frozenset(axis for axis, levels in factors.items() if cell.axes[axis] == levels[0])
+        table[on] = {seed: value for seed, value in results.values[cell.id].items()}
     return shapley_values(table, list(factors))
 
 

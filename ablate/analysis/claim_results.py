@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ablate.analysis.claims import Claim, Verdict, judge, parse_claim, same_level
@@ -59,7 +59,7 @@ def _has(cell: Cell, factor: str, text: str) -> bool:
     return factor in cell.axes and same_level(text, cell.axes[factor])
 
 
-def _alike(before: Cell, after: Cell, factor: str, home: dict[str, object]) -> bool:
+def _alike(before: Cell, after: Cell, factor: str, home: Mapping[str, object]) -> bool:
     for axis in before.axes:
         one, other = before.axes[axis], after.axes.get(axis)
         if axis == factor or one == other:
