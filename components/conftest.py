@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from ablate.components.bias import L2, Dot
+from ablate.components.bias import L2, Bias, Dot
 from ablate.components.dims import Dims
 from ablate.components.feature_map import Identity, Polynomial
 from ablate.components.inner_optimizer import GradientDescent, Momentum, Muon
-from ablate.components.memory import MatrixMemory, MLPMemory
+from ablate.components.memory import GatedMLPMemory, MatrixMemory, MLPMemory, Output
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.retention import ScalarRetention
 from ablate.components.window import OmegaWindow
 
 MakeLayer = Callable[..., NeuralMemory]
+
+
+MEMORIES: dict[str, Callable[..., nn.Module]] = {
+    "matrix": MatrixMemory,
+    "matrix norm": functools.partial(MatrixMemory, residual=True, norm=True),
+    "mlp": functools.partial(MLPMemory, expansion=2),
+    "mlp of 1": functools.partial(MLPMemory, layers=1),
+    "mlp of 3": functools.partial(MLPMemory, expansion=2, layers=3, residual=False),
+    "mlp norm": functools.partial(MLPMemory, expansion=2, norm=True),
+    "gated": functools.partial(GatedMLPMemory, expansion=2),
+    "gated norm": functools.partial(GatedMLPMemory, expansion=2, residual=False, norm=True),
+}
 
 
 def _draw(layer: nn.Module, seed: int) -> None:
@@ -29,6 +42,9 @@ def _draw(layer: nn.Module, seed: int) -> None:
         init: Callable[..., None] | None = getattr(module, "init_weights", None)
         if init is not None:
             init(lambda _: generator)
+        if isinstance(module, Output) and module.norm:
+            nn.init.normal_(module.gain, mean=1.0, std=0.3, generator=generator)
+            nn.init.normal_(module.offset, std=0.3, generator=generator)
 
 
 def _make(
@@ -37,7 +53,7 @@ def _make(
     *,
     window: int = 3,
     chunk: int = 4,
-    bias: str = "l2",
+    bias: str | Callable[[Dims], Bias] = "l2",
     degree: int = 2,
     key: int = 3,
     value: int | None = None,
@@ -46,22 +62,18 @@ def _make(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> NeuralMemory:
-    dims = Dims(model=5, heads=2, key=key, value=value or (key if memory == "mlp" else key - 1))
+    dims = Dims(model=5, heads=2, key=key, value=value or (key - 1 if memory == "matrix" else key))
     features: Polynomial | Identity = (
         Polynomial(dims, degree=degree) if degree > 1 else Identity(dims)
     )
     kinds = {"gd": GradientDescent, "momentum": Momentum, "muon": Muon}
-    if memory == "matrix":
-        made: nn.Module = MatrixMemory(dims, features.width)
-    else:
-        made = MLPMemory(dims, features.width, expansion=2)
     orthogonal = NewtonSchulz(dims, steps=steps, granularity=granularity)
     layer = NeuralMemory(
         dims,
-        memory=made,
+        memory=MEMORIES[memory](dims, features.width),
         feature_map=features,
         window=OmegaWindow(dims, length=window),
-        bias={"l2": L2, "dot": Dot}[bias](dims),
+        bias=({"l2": L2, "dot": Dot}[bias] if isinstance(bias, str) else bias)(dims),
         retention=ScalarRetention(dims, init=2.0),
         inner_optimizer=kinds[optimizer](dims, lr_max=0.3),
         newton_schulz=orthogonal if optimizer == "muon" else None,

@@ -155,10 +155,12 @@ class ExponentialMemory(nn.Module):
     def rule(self) -> KernelRule:
         """What the recurrence needs beside tokens and gates."""
         memory: Memory = self.memory  # type: ignore[assignment]
-        linear = len(memory.shapes) == 1
-        online = self.chunk == 1 and linear and isinstance(self.bias, L2)
-        # The gradient of a linear memory with the dot bias is -v, wherever it is taken.
-        free = linear and isinstance(self.bias, Dot)
+        plain = isinstance(self.memory, MatrixMemory) and not (
+            self.memory.output.residual or self.memory.output.norm
+        )
+        online = self.chunk == 1 and plain and isinstance(self.bias, L2)
+        # The gradient of a plain matrix with the dot bias is -v, wherever it is taken.
+        free = plain and isinstance(self.bias, Dot)
         return KernelRule(
             memory=memory,
             kernel=self.feature_map.kernel,  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ class GradientDescent(InnerOptimizer):
     source: ClassVar[str] = "Atlas Eq. 10 (OmegaNet)"
     has_momentum: ClassVar[bool] = False
 
-    def __init__(self, dims: Dims, *, lr_max: float = 0.1) -> None:
+    def __init__(self, dims: Dims, *, lr_max: float = 0.05) -> None:
         super().__init__(dims, lr_max=lr_max)
 
 
@@ -66,7 +66,7 @@ class Momentum(InnerOptimizer):
 
     source: ClassVar[str] = "Titans Eq. 13-14; Atlas Eq. 12-13"
 
-    def __init__(self, dims: Dims, *, lr_max: float = 0.1) -> None:
+    def __init__(self, dims: Dims, *, lr_max: float = 0.02) -> None:
         super().__init__(dims, lr_max=lr_max)
 
 

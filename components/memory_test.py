@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ablate.components.dims import Dims
-from ablate.components.memory import MatrixMemory, MLPMemory, gelu_and_slope
+from ablate.components.memory import GatedMLPMemory, MatrixMemory, MLPMemory, gelu_and_slope
 
 DIMS = Dims(model=5, heads=2, key=3, value=3)
 
@@ -34,6 +34,50 @@ def test_mlp_gradients_are_the_outer_products_of_its_loss(residual: bool) -> Non
     us, inner = memory.gradients((phi @ w2.mT,), raw, (w2, w1), lambda y: y - v)
     for u, z, grad in zip(us, (phi, *inner), want, strict=True):
         torch.testing.assert_close(u.mT @ z, grad)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_gated_gradients_are_the_outer_products_of_its_loss(norm: bool) -> None:
+    memory = GatedMLPMemory(DIMS, 7, expansion=2, norm=norm).double()
+    memory.init_weights(lambda _: torch.Generator().manual_seed(0))
+    if norm:
+        memory.output.gain.data.copy_(_random(2, 3, seed=8))
+        memory.output.offset.data.copy_(_random(2, 3, seed=9))
+    shapes = ((4, 6, 7), (4, 6, 7), (4, 3, 6))
+    w2, w3, w1 = (_random(*shape, seed=n).requires_grad_() for n, shape in enumerate(shapes))
+    phi, raw, v = _random(4, 1, 7, seed=5), _random(4, 1, 3, seed=3), _random(4, 1, 3, seed=4)
+    y = (torch.nn.functional.gelu(phi @ w2.mT) * (phi @ w3.mT)) @ w1.mT
+    if norm:
+        gain, offset = (p.repeat(2, 1).unsqueeze(1) for p in memory.output.parameters())
+        y = torch.nn.functional.layer_norm(y, (3,), eps=1e-6) * gain + offset
+    want = torch.autograd.grad(0.5 * ((raw + y - v) ** 2).sum(), (w2, w3, w1))
+    front = (phi @ w2.mT, phi @ w3.mT)
+    torch.testing.assert_close(memory.read(front, raw, lambda j, z: z @ w1.mT), raw + y)
+    us, inner = memory.gradients(front, raw, (w2, w3, w1), lambda y: y - v)
+    for u, z, grad in zip(us, (phi, phi, *inner), want, strict=True):
+        torch.testing.assert_close(u.mT @ z, grad)
+
+
+def test_a_norm_makes_the_size_of_the_branch_irrelevant() -> None:
+    memory = MatrixMemory(DIMS, 7, norm=True, residual=True)
+    memory.output.init_weights(lambda _: torch.Generator())
+    branch, raw = _random(4, 5, 3), _random(4, 5, 3, seed=1)
+    y = memory.read((branch,), raw, lambda j, z: z)
+    torch.testing.assert_close(
+        memory.read((branch * 50,), raw, lambda j, z: z), y, atol=1e-4, rtol=0
+    )
+    torch.testing.assert_close(
+        (y - raw).var(-1, correction=0), torch.ones(4, 5).double(), rtol=1e-3, atol=0
+    )
+
+
+def test_layers_are_named_from_the_last_and_none_starts_dead() -> None:
+    memory = MLPMemory(DIMS, 7, expansion=2, layers=4)
+    memory.init_weights(lambda _: torch.Generator().manual_seed(0))
+    assert memory.names == ("w4", "w3", "w2", "w1")
+    assert memory.shapes == ((6, 7), (6, 6), (6, 6), (3, 6))
+    assert all(w.abs().max() > 0.01 for w in memory.initial())
+    assert MLPMemory(DIMS, 7, layers=1).shapes == ((3, 7),)
 
 
 def test_reads_apply_the_network() -> None:
@@ -80,3 +124,5 @@ def test_a_residual_between_unequal_widths_is_refused() -> None:
 def test_an_expansion_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="expansion=0: must be a whole number >= 1"):
         MLPMemory(DIMS, 7, expansion=0)
+    with pytest.raises(ValueError, match="layers=0: must be a whole number >= 1"):
+        MLPMemory(DIMS, 7, layers=0)

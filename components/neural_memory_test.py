@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.components.bias import Huber
 from ablate.components.inner_optimizer import Momentum, Muon
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
@@ -22,6 +23,10 @@ KINDS: list[Mapping[str, object]] = [
     {"memory": "mlp", "optimizer": "muon"},
     {"memory": "mlp", "optimizer": "muon", "granularity": 3, "chunk": 5},
     {"memory": "matrix", "optimizer": "muon", "granularity": "chunk"},
+    {"memory": "mlp", "optimizer": "gd", "bias": Huber},
+    {"memory": "gated norm", "optimizer": "gd", "window": 2},
+    {"memory": "matrix norm", "optimizer": "gd", "chunk": 3, "window": 1},
+    {"memory": "mlp of 3", "optimizer": "muon", "granularity": 2},
 ]
 
 
@@ -125,6 +130,7 @@ def test_every_mode_gives_the_same(make_layer: MakeLayer, kind: dict[str, object
         {"memory": "mlp", "optimizer": "muon", "granularity": 2, "steps": 2},
         {"memory": "mlp", "optimizer": "momentum"},
         {"memory": "matrix", "optimizer": "gd"},
+        {"memory": "gated norm", "optimizer": "gd"},
     ],
 )
 def test_gradients_equal_finite_differences_through_three_chunks(
@@ -155,6 +161,8 @@ def test_short_dtypes_stay_close_and_keep_a_float32_state(
     y, state = short(*inputs)
     assert y.dtype == dtype
     assert all(t.dtype == torch.float32 for t in _tensors(state))
+    # A layer norm over three numbers that nearly agree magnifies what rounding leaves of them.
+    bound *= 5 if "norm" in str(kind["memory"]) else 1
     assert (y.double() - want).norm() / want.norm() < bound
 
 

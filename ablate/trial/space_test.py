@@ -20,6 +20,9 @@ from ablate.trial.space import (
 )
 
 PRESETS = {
+    "atlas_plus": ("gated_mlp", "polynomial", "omega", "l2", "scalar", "muon", "quintic"),
+    "ttt_linear": ("matrix_norm", "identity", "omega", "l2", "none", "gd", None),
+    "ttt_mlp": ("mlp_norm", "identity", "omega", "l2", "none", "gd", None),
     "atlas": ("mlp", "polynomial", "omega", "l2", "scalar", "muon", "quintic"),
     "omeganet": ("mlp", "polynomial", "omega", "l2", "scalar", "gd", None),
     "titans_lmm": ("mlp", "identity", "omega", "l2", "scalar", "momentum", None),

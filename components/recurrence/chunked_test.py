@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from ablate.components.memory import GatedMLPMemory
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.recurrence.chunked import run_chunked
 from ablate.components.recurrence.coefficients import Gates
@@ -55,7 +57,9 @@ class Inputs:
         self.momentum = tuple(normal(ROWS, HEADS, *s, scale=0.5) for s in shapes)
         self.momentum = self.momentum if rule.momentum else ()
         gates = [g.requires_grad_() for g in vars(self.gates).values() if g is not None]
-        self.leaves = [self.q, self.k, self.v, *gates, *self.weights, *self.momentum]
+        parameters = dict(layer.memory.named_parameters())
+        norm = [p for name, p in parameters.items() if name.startswith("output.")]
+        self.leaves = [*norm, self.q, self.k, self.v, *gates, *self.weights, *self.momentum]
 
 
 def _chunked(layer: NeuralMemory, x: Inputs) -> list[Tensor]:
@@ -69,12 +73,14 @@ def _chunked(layer: NeuralMemory, x: Inputs) -> list[Tensor]:
     return [y, *state.weights, *state.momentum]
 
 
-def _oracle(
-    layer: NeuralMemory, x: Inputs, memory: str, bias: str, **options: object
-) -> list[Tensor]:
+def _oracle(layer: NeuralMemory, x: Inputs, bias: str, **options: object) -> list[Tensor]:
     rule, orthogonal = layer.rule(), layer.newton_schulz
+    memory: Any = layer.memory
+    output = memory.output
     definition = Definition(
-        memory=memory,
+        gated=isinstance(memory, GatedMLPMemory),
+        residual=output.residual,
+        norm=(output.gain, output.offset) if output.norm else None,
         bias=bias,
         chunk=layer.chunk,
         window=rule.window,
@@ -111,14 +117,26 @@ def test_chunked_equals_the_definition(
 ) -> None:
     layer = _layer(make_layer, memory, optimizer, window=window, chunk=chunk, bias=bias, steps=2)
     x = Inputs(layer)
-    _assert_same(_chunked(layer, x), _oracle(layer, x, memory, bias), x.leaves)
+    _assert_same(_chunked(layer, x), _oracle(layer, x, bias), x.leaves)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "memory", ["matrix norm", "mlp of 1", "mlp of 3", "mlp norm", "gated", "gated norm"]
+)
+def test_every_memory_equals_the_definition(
+    make_layer: MakeLayer, memory: str, optimizer: str
+) -> None:
+    layer = _layer(make_layer, memory, optimizer, window=2, chunk=4, steps=2)
+    x = Inputs(layer)
+    _assert_same(_chunked(layer, x), _oracle(layer, x, "l2"), x.leaves)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_one_token_equals_the_definition(make_layer: MakeLayer, optimizer: str) -> None:
     layer = _layer(make_layer, "mlp", optimizer, window=3, chunk=4)
     x = Inputs(layer, tokens=1)
-    got, want = _chunked(layer, x), _oracle(layer, x, "mlp", "l2")
+    got, want = _chunked(layer, x), _oracle(layer, x, "l2")
     if optimizer in ("muon-3", "muon-chunk"):
         got = got[:1] + got[3:]  # the write is still pending; see the split tests
         want = want[:1] + want[3:]
@@ -132,7 +150,7 @@ def test_muon_without_steps_is_momentum_with_the_step_outside(
 ) -> None:
     layer = make_layer(memory, "muon", steps=0)
     x = Inputs(layer)
-    _assert_same(_chunked(layer, x), _oracle(layer, x, memory, "l2", steps=None), x.leaves)
+    _assert_same(_chunked(layer, x), _oracle(layer, x, "l2", steps=None), x.leaves)
 
 
 def test_online_gradient_descent_on_a_matrix_is_the_delta_rule(make_layer: MakeLayer) -> None:

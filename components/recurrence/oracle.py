@@ -27,13 +27,13 @@ Weights = tuple[Tensor, ...]
 class Definition:
     """What is computed, in words.
 
-    memory: "matrix", weights (W,), or "mlp", weights (W2, W1) with the key as residual. bias: "l2"
-    or "dot". step_inside: the step multiplies the gradient, else the write. steps: Newton-Schulz
-    steps, None to write the momentum at every token; `coefficients` are its (a, b, c). group:
-    tokens between orthogonalised writes.
+    gated: weights are (W2, W3, W1), else layers of GELU from the first map on. residual: the key is
+    added. norm: gain and offset (h e) of a layer norm before that. bias: "l2" or "dot".
+    step_inside: the step multiplies the gradient, else the write. steps: Newton-Schulz steps, None
+    to write the momentum at every token; `coefficients` are its (a, b, c). group: tokens between
+    orthogonalised writes.
     """
 
-    memory: str
     bias: str
     chunk: int
     window: int
@@ -42,17 +42,30 @@ class Definition:
     coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
     group: int = 1
     eps: float = 1e-7
-    residual: bool = True
+    gated: bool = False
+    residual: bool = False
+    norm: tuple[Tensor, Tensor] | None = None
 
 
 def output(definition: Definition, weights: Weights, key: Tensor, phi: Tensor) -> Tensor:
     """M(k) for one token of each row and head: `key` b h d, `phi` b h f -> b h e."""
-    if definition.memory == "matrix":
-        return torch.einsum("bhof,bhf->bho", weights[0], phi)
-    hidden = torch.einsum("bhof,bhf->bho", weights[0], phi)
-    hidden = 0.5 * hidden * (1 + torch.erf(hidden / math.sqrt(2)))
-    branch = torch.einsum("bhoi,bhi->bho", weights[1], hidden)
-    return key + branch if definition.residual else branch
+    y = phi
+    if definition.gated:
+        w2, w3, w1 = weights
+        gate = torch.einsum("bhof,bhf->bho", w3, phi)
+        y = torch.einsum("bhoi,bhi->bho", w1, _gelu(torch.einsum("bhof,bhf->bho", w2, phi)) * gate)
+    else:
+        for j, w in enumerate(weights):
+            y = torch.einsum("bhoi,bhi->bho", w, _gelu(y) if j else y)
+    if definition.norm is not None:
+        gain, offset = definition.norm
+        variance = y.var(-1, correction=0, keepdim=True)
+        y = gain * (y - y.mean(-1, keepdim=True)) / torch.sqrt(variance + 1e-6) + offset
+    return key + y if definition.residual else y
+
+
+def _gelu(z: Tensor) -> Tensor:
+    return 0.5 * z * (1 + torch.erf(z / math.sqrt(2)))
 
 
 def loss(definition: Definition, y: Tensor, v: Tensor) -> Tensor:
