@@ -91,6 +91,34 @@ def test_each_cell_has_the_code_that_it_runs() -> None:
     assert len({muon, gd, attention, learner}) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("atlas", {"NeuralMemory", "MemoryAlone"}),
+        ("dot", {"ExponentialMemory", "MemoryAlone"}),
+        ("transformer", {"SoftmaxAttention", "MemoryAlone"}),
+        ("atlas_mag", {"NeuralMemory", "SoftmaxAttention", "MemoryAsGate"}),
+    ],
+)
+def test_only_the_layers_in_use_count(
+    name: str, layers: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: set[str] = set()
+
+    def spy(*args: Any, **kwargs: Any) -> dict[str, str]:
+        found = closure(*args, **kwargs)
+        reached.update(key.rpartition(":")[2] for key in found if ".components." in key)
+        return found
+
+    monkeypatch.setattr(module, "closure", spy)
+    fingerprint(config(resolve(tiny(name))))
+    rivals = {"NeuralMemory", "ExponentialMemory", "SoftmaxAttention", "MemoryAlone",
+              "MemoryAsGate", "MemoryAsContextLayer", "run_kernel", "run_chunked"}  # fmt: skip
+    used = {"NeuralMemory": {"run_chunked"}, "ExponentialMemory": {"run_kernel"}}
+    expected = layers.union(*(used.get(layer, set()) for layer in layers))
+    assert reached & rivals == expected
+
+
 def test_an_inner_optimiser_reaches_its_gate_but_not_its_rivals() -> None:
     names = {key.rpartition(":")[2] for key in closure(["ablate.components.inner_optimizer:Muon"])}
     assert {"Muon", "InnerOptimizer", "HeadGate"} <= names
