@@ -104,21 +104,30 @@ def plan(
     config_dir: ConfigDir = None,
     allow: Allow = None,
     probe: Annotated[
-        bool, typer.Option(help="Train a few steps of each cell, for times and no-ops; slow.")
+        bool, typer.Option(help="Train two steps of each cell, for its time and no-ops.")
     ] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="Training time there is, such as 8h: what fits in it?")
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="CELL", help="Show one cell by its label or id.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the plan as a page.")] = None,
     json: Json = False,
 ) -> int:
     """Show cells, costs and warnings of a study; run nothing."""
-    from ablate.commands.plan import plan_command
+    from ablate.commands.plan import PlanOptions, plan_command
 
-    return plan_command(
-        study,
-        overrides or [],
+    options = PlanOptions(
         config_dirs=config_dir or [],
         allow=allow or [],
         probe=probe,
+        budget=budget,
+        explain=explain,
+        html=html,
         as_json=json,
     )
+    return plan_command(study, overrides or [], options)
 
 
 @app.command()

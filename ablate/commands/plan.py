@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ablate.analysis.numbers import count, duration, level, several, size
+from ablate.analysis.numbers import DASH, count, duration, level, several, size
 from ablate.commands.terminal import OK, console, print_json
+from ablate.errors import unknown
 from ablate.home import ledger_path
 from ablate.sweep.driver import AGAIN
 from ablate.sweep.ledger import Ledger
@@ -21,25 +23,52 @@ if TYPE_CHECKING:
     from ablate.study.plan import Cell, Plan
 
 _MISSING = TrialRecord("", "", 0, "missing")
+_ROWS = 100
 
 
-def plan_command(
-    study: str,
-    overrides: Sequence[str],
-    *,
-    config_dirs: Sequence[Path] = (),
-    allow: Sequence[str] = (),
-    probe: bool = False,
-    as_json: bool = False,
-) -> int:
-    """Print the plan; start nothing and write nothing."""
+@dataclass(frozen=True)
+class PlanOptions:
+    """How to show a plan; the fields are the options of the command."""
+
+    config_dirs: Sequence[Path] = ()
+    allow: Sequence[str] = ()
+    probe: bool = False
+    budget: str | None = None
+    explain: str | None = None
+    html: Path | None = None
+    as_json: bool = False
+
+
+def plan_command(study: str, overrides: Sequence[str], options: PlanOptions) -> int:
+    """Print the plan; start nothing, and write nothing but the page that was asked for."""
+    from ablate.study.budget import parse_budget, propose
     from ablate.study.plan import make_plan
 
-    plan = make_plan(study, list(overrides), config_dirs=config_dirs, allow=allow, probe=probe)
-    if as_json:
-        print_json(plan.to_json())
-    else:
-        show_plan(plan, console())
+    budget = parse_budget(options.budget) if options.budget else None
+    plan = make_plan(
+        study,
+        list(overrides),
+        config_dirs=options.config_dirs,
+        allow=options.allow,
+        probe=options.probe,
+    )
+    out = console()
+    proposals = propose(plan.cells, plan.power, budget) if budget else []
+    if options.html:
+        from ablate.dashboards.plan_page import plan_page
+
+        options.html.write_text(plan_page(plan.to_json()), encoding="utf-8", newline="\n")
+        out.print(f"page: {options.html}", markup=False, soft_wrap=True)
+    if options.explain:
+        _explain(plan, options.explain, out, as_json=options.as_json)
+    elif options.as_json:
+        fitting = {"proposals": [asdict(one) for one in proposals]} if budget else {}
+        print_json({**plan.to_json(), **fitting})
+    elif not options.html:
+        show_plan(plan, out)
+        for one in proposals:
+            out.print(_proposal(one.seeds, one.labels, one.left_out, one.seconds, one.reason),
+                      markup=False)  # fmt: skip
     return OK
 
 
@@ -49,10 +78,15 @@ def show_plan(plan: Plan, out: Console) -> None:
     if plan.question:
         out.print(plan.question, markup=False)
     task = f"task {plan.task}, measure {plan.measure['primary']} ({plan.measure['goal']})"
-    out.print(f"{task}, seeds {', '.join(map(str, plan.seeds))}", style="dim", markup=False)
+    seeds = f"seeds {', '.join(map(str, plan.seeds))}"
+    out.print(f"{task}, {seeds}, design {plan.design}", style="dim", markup=False)
     out.print(_table(plan))
-    for cell in plan.cells:
-        for warning in cell.warnings:
+    if len(plan.cells) > _ROWS:
+        out.print(f"... and {len(plan.cells) - _ROWS:,} more; --json has all", style="dim")
+    for key, choice in plan.search.get("space", {}).items():
+        out.print(f"searched: {key}: {_range(choice)}", markup=False)
+    for cell in plan.cells[:_ROWS]:
+        for warning in (*cell.warnings, *_matching(cell)):
             out.print(f"note: {cell.label}: {warning}", style="yellow", markup=False)
     for warning in plan.warnings:
         out.print(f"note: {warning}", style="yellow", markup=False)
@@ -60,20 +94,28 @@ def show_plan(plan: Plan, out: Console) -> None:
 
 
 def totals(plan: Plan) -> str:
-    """Say in a line how many trials there are, how many are to run, and how long they take."""
+    """Say in a line how many trials there are, how many are to run, and what they take."""
     trials = plan.trials()
     known = _known(plan)
     left = sum(known.get(s["id"], _MISSING).state in AGAIN for s in trials)
+    rows = plan.search.get("trials", len(plan.cells))
     text = (
-        f"{several(len(plan.cells), 'cell')} x {several(len(plan.seeds), 'seed')}"
-        f" = {several(len(trials), 'trial')}"
+        f"{several(rows, 'cell')} x {several(len(plan.seeds), 'seed')}"
+        f" = {several(plan.size, 'trial')}"
     )
     if left < len(trials):
         text += f", {len(trials) - left} finished, {left} to run"
-    seconds = [_seconds(cell, known) for cell in plan.cells]
-    if all(value is not None for value in seconds):
-        total = sum(value or 0.0 for value in seconds) * len(plan.seeds)
-        text += f"; about {duration(total)} of training in all, one trial at a time"
+    cost = plan.cost()
+    if cost["trial_seconds"] is not None:
+        about = "~" if cost["time_from"] == "estimate" else ""
+        text += f"; {about or 'about '}{duration(cost['trial_seconds'])} of training in all, "
+        text += "one trial at a time"
+        if cost["gpu_hours"]:
+            text += f", {about}{cost['gpu_hours']:.2g} GPU-hours"
+        text += f"; ~{size(cost['disk_bytes'])} on disk"
+        if about:
+            text += "\n~ is an estimate from counted operations, right to a factor of a few; "
+            text += "--probe measures"
     return text
 
 
@@ -86,37 +128,105 @@ def _known(plan: Plan) -> dict[str, TrialRecord]:
         return {record.trial_id: record for record in ledger.trials()}
 
 
-def _seconds(cell: Cell, known: dict[str, TrialRecord]) -> float | None:
-    """How long a trial of the cell takes: as measured by finished ones, or by the probe."""
-    found = [
-        record.summary["seconds"]
-        for record in known.values()
-        if record.cell_id == cell.id and record.state == "done" and "seconds" in record.summary
-    ]
-    return sum(found) / len(found) if found else cell.cost.seconds_per_trial
-
-
 def _table(plan: Plan) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = ("cell", "changed", "compared with")
     for name in names:
         table.add_column(name)
-    for name in ("parameters", "state", "FLOPs/token", "time/trial"):
+    for name in ("parameters", "state", "FLOPs/token", "memory", "time/trial"):
         table.add_column(name, justify="right")
     labels = {cell.id: cell.label for cell in plan.cells}
-    known = _known(plan)
-    for cell in plan.cells:
+    for cell in plan.cells[:_ROWS]:
+        cost, about = cell.cost, "" if cell.counted else "~"
         table.add_row(
             escape(cell.label),
-            escape(_changes(cell)),
+            escape(changes(cell.changed)),
             escape(labels.get(cell.compared_with or "", "")),
-            count(cell.cost.parameters),
-            size(cell.cost.state_bytes),
-            count(cell.cost.flops_per_token),
-            duration(_seconds(cell, known)),
+            about + count(cost.parameters),
+            about + size(cost.state_bytes),
+            about + count(cost.flops_per_token),
+            DASH if cost.memory_bytes is None else "~" + size(cost.memory_bytes),
+            ("~" if cost.time_from == "estimate" else "") + duration(cost.seconds_per_trial),
         )
     return table
 
 
-def _changes(cell: Cell) -> str:
-    return ", ".join(f"{key}: {level(a)} -> {level(b)}" for key, (a, b) in cell.changed.items())
+def changes(changed: dict[str, list[object]]) -> str:
+    """Write what differs between two cells: ``window: 4 -> 1``."""
+    return ", ".join(f"{key}: {level(a)} -> {level(b)}" for key, (a, b) in changed.items())  # type: ignore[arg-type]
+
+
+def _matching(cell: Cell) -> list[str]:
+    found = cell.matched
+    if found is None:
+        return []
+    moved = f"{found.key}={found.after}"
+    if found.after != found.before:
+        moved = f"{found.key} {found.before} -> {found.after}"
+    return [f"matched by {moved}: {count(found.reached)} {found.on} ({found.mismatch:+.2%})"]
+
+
+def _range(choice: dict[str, object]) -> str:
+    if "levels" in choice:
+        return f"one of {choice['levels']}"
+    return f"{choice['low']} to {choice['high']}{', by its logarithm' if choice['log'] else ''}"
+
+
+def _proposal(
+    seeds: int, labels: Sequence[str], left_out: Sequence[str], seconds: float, reason: str
+) -> str:
+    text = (
+        f"fits: {several(len(labels), 'cell')} x {several(seeds, 'seed')}, "
+        f"{duration(seconds)} (seeds={seeds}: {reason})"
+    )
+    return text + (f"; without {', '.join(left_out)}" if left_out else "")
+
+
+def _explain(plan: Plan, wanted: str, out: Console, *, as_json: bool) -> None:
+    """Print one cell's whole configuration and how it differs from the one it is compared with.
+
+    Raises:
+        UserError: no cell has that label or id.
+    """
+    cell = find_cell(plan.cells, wanted)
+    other = next((one for one in plan.cells if one.id == cell.compared_with), None)
+    differences = config_changes(other.config, cell.config) if other else {}
+    if as_json:
+        shown = next(one for one in plan.to_json()["cells"] if one["id"] == cell.id)
+        print_json({"cell": shown, "differences": differences})
+        return
+    import yaml
+
+    out.print(f"{cell.label} ({cell.id})", style="bold", markup=False)
+    if other is not None:
+        out.print(f"compared with {other.label} ({other.id}):", markup=False)
+        for key, (before, after) in differences.items():
+            out.print(f"  {key}: {before} -> {after}", markup=False)
+    for warning in (*cell.warnings, *_matching(cell)):
+        out.print(f"note: {warning}", style="yellow", markup=False)
+    out.print(yaml.safe_dump(cell.config, sort_keys=False), markup=False)
+
+
+def find_cell(cells: Sequence[Cell], wanted: str) -> Cell:
+    """Return the cell of a label, or of the beginning of an id.
+
+    Raises:
+        UserError: there is none.
+    """
+    for cell in cells:
+        if cell.label == wanted or (len(wanted) > 3 and cell.id.startswith(wanted)):
+            return cell
+    raise unknown("cell", wanted, [cell.label for cell in cells[:_ROWS]])
+
+
+def config_changes(
+    before: object, after: object, key: str = ""
+) -> dict[str, tuple[object, object]]:
+    """Return what differs between two configurations, by dotted key; a missing value is None."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        found: dict[str, tuple[object, object]] = {}
+        for name in {**before, **after}:
+            inner = f"{key}.{name}" if key else str(name)
+            found |= config_changes(before.get(name), after.get(name), inner)
+        return found
+    return {} if before == after else {key: (before, after)}

@@ -27,6 +27,7 @@ from ablate.commands.terminal import (
     program,
     stopped_by_sigterm,
 )
+from ablate.errors import UserError
 from ablate.home import ledger_path
 from ablate.sweep.driver import Stale, missing_trials, run_plan
 from ablate.sweep.execution import Event, Executor, RunTrial
@@ -62,6 +63,11 @@ def run_command(study: str, overrides: Sequence[str], options: RunOptions) -> in
     if options.dry_run:
         show_plan(plan, out)
         return OK
+    if plan.search:
+        raise UserError(
+            f"{plan.study}: kind: search is planned but cannot be run yet. kind: fractional or "
+            "kind: full with a cap and levels in place of ranges can."
+        )
     return run_study(plan, options, out)
 
 

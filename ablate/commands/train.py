@@ -58,17 +58,18 @@ def make_spec(
         UserError: anything wrong with the model or a setting.
     """
     from ablate.study.cells import make_cells
+    from ablate.study.configure import Workshop
     from ablate.study.schema import validate
 
     content, seed = one_trial(model, settings)
     place = Path("train")
     study = validate(content, place)
-    cells, _ = make_cells(study, place, config_dirs=config_dirs, allow=tuple(allow), probed=False)
+    only = make_cells(Workshop(study, place.name, config_dirs, tuple(allow))).cells[0]
     return {
-        "id": f"{cells[0].id}-s{seed}",
-        "cell": cells[0].id,
+        "id": f"{only.id}-s{seed}",
+        "cell": only.id,
         "seed": seed,
-        "config": cells[0].config,
+        "config": only.config,
         "resources": content["resources"],
         "allow": list(allow),
     }

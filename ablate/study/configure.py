@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -213,7 +212,7 @@ class Workshop:
 
     def _model(self, levels: Levels, inactive: dict[str, str], unused: dict[str, str]) -> Model:
         """The resolved model: first all swaps of choices, then all options of what is there."""
-        model = copy.deepcopy(self.base) if self.base else self._compose(self.preset or "")
+        self.base = model = self.base or self._compose(self.preset or "")
         factors = {
             key: level
             for key, level in levels.items()
@@ -223,7 +222,7 @@ class Workshop:
         for section, settings in (("model_args", args), ("design.factors", factors)):
             for key, value in _swaps(settings).items():
                 if part := self.parts.get((key, str(value))):
-                    model[key] = copy.deepcopy(part)
+                    model = {**model, key: part}
                 else:
                     model = self._apply(model, section, key, value)
         model = self._set_options(model, "model_args", args, unused)

@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -144,7 +145,7 @@ def target_class(target: str, *, allow: Iterable[str] = (), where: str = "") -> 
             f"{' or '.join(f'{package}.' for package in packages)}; --allow PACKAGE admits another."
         )
     try:
-        module = importlib.import_module(module_name)
+        module = sys.modules.get(module_name) or importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise UserError(f"{_place(where)}_target_ '{target}': {error}.") from None
     found = getattr(module, name, None)
@@ -195,7 +196,7 @@ def apply(
     if key != "chunk" and (axis not in GROUPS or "." in option):
         valid = ["chunk", *GROUPS, *_dotted(model, allow)]
         raise unknown("key of a model", key, valid, where=where)
-    changed = copy.deepcopy(model)
+    changed = dict(model)
     present = changed[axis]
     if key == "chunk":
         if not _has_chunk(model, allow):
@@ -204,7 +205,8 @@ def apply(
     elif option or _is_number(value):
         if present is None:
             raise Inactive(f"{_place(where)}{axis} is not active in {model['name']}.")
-        present[_option(axis, option, present, value, allow=allow, where=where)] = value
+        option = _option(axis, option, present, value, allow=allow, where=where)
+        changed[axis] = {**present, option: value}
     elif not isinstance(value, str):
         names = choices(axis, config_dirs)
         hint = " Write 'none' for no effect." if value is None and "none" in names else ""

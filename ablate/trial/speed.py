@@ -70,7 +70,7 @@ def _best(action: Callable[[], object]) -> float:
 def estimate_seconds(
     work: Work, task: SequenceTask, config: TrainConfig, *, scored: int, cpus: int = 1
 ) -> float:
-    """A trial's time from its counts and this machine's rates; right to a factor of about two.
+    """A trial's time from its counts and this machine's rates; right to a factor of a few.
 
     Args:
         work: one training step of one row.
