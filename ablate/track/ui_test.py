@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ablate.analysis.frame import load_results
+from ablate.dashboards.report import write_report
 from ablate.home import ledger_path
 from ablate.sweep.driver import run_plan
 from ablate.sweep.fake_study import FakePlan, fake_trial
@@ -42,15 +44,16 @@ def mlflow_pages() -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on the path")
-def test_the_runs_and_the_compare_page_of_a_study_show_its_charts(
+def test_the_run_list_the_compare_page_and_the_report_show_their_charts(
     home: Path, tmp_path: Path
 ) -> None:
     from playwright.sync_api import sync_playwright
 
     with Ledger.open(ledger_path(PLAN.study)) as ledger:
         run_plan(PLAN, ledger, executor=InlineExecutor(fake_trial))
+        written = write_report(load_results(ledger), tmp_path / "report.html")
         view = MlflowView()
-        view.push(ledger)
+        view.push(ledger, [written])
     found = connect(view.uri).search_runs([view.experiment_id], "tags.`ablate.role` = 'trial'")
     names = {run.info.run_name for run in found}
     assert len(names) == 4
@@ -75,6 +78,13 @@ def test_the_runs_and_the_compare_page_of_a_study_show_its_charts(
         page.wait_for_selector("svg.main-svg")
         assert page.locator("text=axis.memory").count() > 0
         page.screenshot(path=tmp_path / "compare.png")
+
+        parent = found[0].data.tags["mlflow.parentRunId"]
+        page.goto(f"{base}#/experiments/{view.experiment_id}/runs/{parent}/artifacts/report.html")
+        report = page.frame_locator("iframe")
+        report.locator("h1").get_by_text(PLAN.study).wait_for()
+        report.locator(".chart .main-svg").first.wait_for()
+        page.screenshot(path=tmp_path / "report.png")
         browser.close()
-    assert (tmp_path / "runs.png").stat().st_size > 10_000
-    assert (tmp_path / "compare.png").stat().st_size > 10_000
+    for shot in ("runs.png", "compare.png", "report.png"):
+        assert (tmp_path / shot).stat().st_size > 10_000
