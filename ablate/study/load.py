@@ -48,8 +48,12 @@ def find_study(study: str | Path, config_dirs: ConfigDirs = ()) -> Path:
     text = str(study)
     if text.endswith((".yaml", ".yml")) or "/" in text:
         path = Path(text)
+        if path.is_dir():
+            raise UserError(f"{text}: a folder; a study is a file that ends in .yaml.")
         if not path.is_file():
             raise UserError(f"{text}: no such file. A shipped study goes by its name alone.")
+        if path.suffix != ".yaml":
+            raise UserError(f"{text}: a study's file ends in .yaml; rename it.")
         return path.absolute()
     for folder in config_dirs:
         found = [

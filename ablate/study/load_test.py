@@ -198,3 +198,8 @@ def test_a_missing_study_is_told(tmp_path: Path) -> None:
         find_study("quickstat")
     with pytest.raises(UserError, match="nowhere.yaml: no such file"):
         find_study(tmp_path / "nowhere.yaml")
+    with pytest.raises(UserError, match="a folder; a study is a file"):
+        find_study(tmp_path)
+    (tmp_path / "s.yml").write_text("task: language\n")
+    with pytest.raises(UserError, match="s.yml: a study's file ends in .yaml; rename it."):
+        find_study(tmp_path / "s.yml")

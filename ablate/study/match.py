@@ -63,10 +63,10 @@ def solve(
     model = one.config["model"]
     group, _, option = key.partition(".")
     before = (model.get(group) or {}).get(option) if option else None
-    place = f"{workshop.file}: match.by"
+    place, cell = f"{workshop.file}: match.by", where.removeprefix(f"{workshop.file}: ")
     if not isinstance(before, int) or isinstance(before, bool):
         raise UserError(
-            f"{place} is '{match.by}': {where} has no whole number {key}. "
+            f"{place} is '{match.by}': {cell} has no whole number {key}. "
             f"Valid: {', '.join(KNOBS)}, or an option of a component."
         )
     if key in one.levels:
@@ -85,7 +85,7 @@ def solve(
     found = Matched(match.on, key, before, best[0] * step, target, best[1])
     if abs(found.mismatch) > match.tolerance:
         raise UserError(
-            f"{place}: {where} cannot have {target:,.0f} {_unit(match.on)} within "
+            f"{place}: {cell} cannot have {target:,.0f} {_unit(match.on)} within "
             f"{match.tolerance:.1%} by {key}: the best is {key}={found.after} with "
             f"{found.reached:,.0f} ({found.mismatch:+.1%}). Allow match.tolerance="
             f"{abs(found.mismatch) * 1.01:.2g}, or match by something finer."

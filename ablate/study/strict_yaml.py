@@ -98,6 +98,8 @@ def parse(text: str, *, where: str) -> Any:
         raise UserError(f"{place}: {problem}.") from None
     except yaml.YAMLError as error:
         raise UserError(f"{where}: {error}.") from None
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply.") from None
 
 
 def read(path: Path, *, where: str | None = None) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def test_one_reading(text: str, value: object) -> None:
         ("a:\n\tb: 1", "f, line 2, column 1: a tab; YAML indents with spaces only."),
         ("a: [1", "f, line 1, column 6: expected ',' or ']', but got '<stream end>'."),
         ("{1: 2}", "f, line 1, column 2: key '1' must be text."),
+        ("[" * 3000, "f: nested too deeply."),
         ("!!python/name:os.system", "f, line 1, column 1: could not determine a constructor for"),
     ],
 )
