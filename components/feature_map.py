@@ -1,6 +1,7 @@
 """Feature maps: what the memory sees of a key and of a query.
 
-The polynomial map lifts x so that <phi(q), phi(k)> = sum_i a_i (q.k)^i (Atlas Eq. 4-5, 22).
+The polynomial map lifts x so that <phi(q), phi(k)> = sum_i a_i (q.k)^i (Atlas Eq. 4-5, 22), or
+with elementwise powers only sum_i a_i sum_j q_j^i k_j^i.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 
-CONSTRUCTIONS = ("monomial", "kronecker")
+CONSTRUCTIONS = ("monomial", "kronecker", "elementwise")
 
 
 class Identity(nn.Module):
@@ -35,6 +36,42 @@ class Identity(nn.Module):
     def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p f"]:
         """Return `x` itself."""
         return x
+
+
+class Constant(nn.Module):
+    """phi(x) = 1: a matrix becomes a vector that forgets which key it was told.
+
+    With the l2 bias and gradient descent that is a gated running mean of the values, the linear
+    recurrence with a vector for a state.
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    principal: ClassVar[str | None] = None
+    source: ClassVar[str] = "Atlas Eq. 2 with n = 1 (vector memory)"
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__()
+        self.width = 1
+
+    def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p 1"]:
+        """Ones."""
+        return torch.ones_like(x[..., :1])
+
+
+class EluPlusOne(nn.Module):
+    """phi(x) = elu(x) + 1, elementwise and positive: linear attention's map."""
+
+    axes: ClassVar[tuple[str, ...]] = ()
+    principal: ClassVar[str | None] = None
+    source: ClassVar[str] = "Katharopoulos et al. 2020, Eq. 7"
+
+    def __init__(self, dims: Dims) -> None:
+        super().__init__()
+        self.width = dims.key
+
+    def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p f"]:
+        """x + 1 above zero, exp(x) below."""
+        return F.elu(x) + 1
 
 
 class _Monomials(torch.autograd.Function):
@@ -92,12 +129,15 @@ class Polynomial(nn.Module):
         dims: widths; the map acts on keys and queries of `dims.key` numbers.
         degree: p, the highest degree.
         construction: "monomial", C(d+p, p) features, or "kronecker", sum_i d^i features: the same
-            kernel, so a width comparison.
+            kernel, so a width comparison; or "elementwise", 1 + pd features, the powers of each
+            coordinate without products of two: another kernel, sum_i a_i sum_j (q_j k_j)^i.
         constant: keep the degree 0 feature, a bias that every key shares.
         learnable: learn the a_i.
+        rank: project keys and queries to so many numbers before the lift, by one learned map for
+            all heads; None lifts them as they are.
 
     Raises:
-        ValueError: `degree` < 1 or an unknown construction.
+        ValueError: `degree` or `rank` < 1, or an unknown construction.
     """
 
     axes: ClassVar[tuple[str, ...]] = ()
@@ -112,6 +152,7 @@ class Polynomial(nn.Module):
         construction: str = "monomial",
         constant: bool = True,
         learnable: bool = True,
+        rank: int | None = None,
     ) -> None:
         super().__init__()
         if degree < 1:
@@ -119,12 +160,18 @@ class Polynomial(nn.Module):
         if construction not in CONSTRUCTIONS:
             names = ", ".join(CONSTRUCTIONS)
             raise ValueError(f"Polynomial.construction={construction!r}: must be one of {names}")
+        if rank is not None and rank < 1:
+            raise ValueError(f"Polynomial.rank={rank!r}: must be None or a whole number >= 1")
         self.lowest, self.degree, self.construction = int(not constant), degree, construction
         self.raw = nn.Parameter(self._start(), requires_grad=learnable)
-        sizes = [dims.key**i for i in range(degree + 1)]
+        self.down = nn.Parameter(torch.empty(rank, dims.key)) if rank is not None else None
+        d = dims.key if rank is None else rank
+        sizes = [d**i for i in range(degree + 1)]
+        if construction == "elementwise":
+            sizes = [1] + [d] * degree
         if construction == "monomial":
-            sizes = [math.comb(dims.key + i - 1, i) for i in range(degree + 1)]
-            self.register_buffer("counts", _multinomials(dims.key, degree), persistent=False)
+            sizes = [math.comb(d + i - 1, i) for i in range(degree + 1)]
+            self.register_buffer("counts", _multinomials(d, degree), persistent=False)
         self.sizes = sizes[self.lowest :]
         self.width = sum(self.sizes)
 
@@ -135,9 +182,12 @@ class Polynomial(nn.Module):
         return torch.tensor(start, dtype=torch.get_default_dtype())
 
     def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
-        """Set the coefficients to 1/i!."""
+        """Set the coefficients to 1/i!; draw the projection so that it keeps lengths on average."""
         with torch.no_grad():
             self.raw.copy_(self._start())
+        if self.down is not None:
+            std = self.down.shape[0] ** -0.5
+            nn.init.normal_(self.down, std=std, generator=stream("down"))
 
     def coefficients(self) -> Float[Tensor, " n"]:
         """a_i, from the lowest degree up, in float32 at least."""
@@ -145,11 +195,15 @@ class Polynomial(nn.Module):
 
     def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p f"]:
         """Lift the last dimension of `x` to `width` features, lowest degree first."""
+        if self.down is not None:
+            x = F.linear(x, self.down.to(x.dtype))
         rows = x.reshape(-1, x.shape[-2] if x.ndim > 1 else 1, x.shape[-1])
         if self.construction == "monomial":
             products: Tensor = _Monomials.apply(rows.mT.contiguous(), self.degree)  # type: ignore[no-untyped-call]
-        else:
+        elif self.construction == "kronecker":
             products = _tensor_powers(rows, self.degree).mT
+        else:
+            products = _elementwise_powers(rows, self.degree).mT
         products = products[:, 1:] if self.lowest else products
         lifted = (products * self._scale(x.dtype).unsqueeze(-1)).mT
         return lifted.reshape(*x.shape[:-1], self.width)
@@ -161,7 +215,7 @@ class Polynomial(nn.Module):
         tiny = torch.finfo(dtype).tiny
         root = torch.where(a > tiny, a.clamp_min(tiny).sqrt(), 0.0)
         scale = torch.cat([r.expand(n) for r, n in zip(root, self.sizes, strict=True)])
-        if self.construction == "kronecker":
+        if self.construction != "monomial":
             return scale
         return scale * self.get_buffer("counts")[self.lowest :].to(dtype).sqrt()
 
@@ -170,6 +224,13 @@ def _tensor_powers(x: Tensor, degree: int) -> Tensor:
     powers = [torch.ones_like(x[..., :1]), x]
     for _ in range(2, degree + 1):
         powers.append((powers[-1].unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2))
+    return torch.cat(powers, dim=-1)
+
+
+def _elementwise_powers(x: Tensor, degree: int) -> Tensor:
+    powers = [torch.ones_like(x[..., :1]), x]
+    for _ in range(2, degree + 1):
+        powers.append(powers[-1] * x)
     return torch.cat(powers, dim=-1)
 
 

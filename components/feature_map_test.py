@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ablate.components.dims import Dims
-from ablate.components.feature_map import Identity, Polynomial
+from ablate.components.feature_map import Constant, EluPlusOne, Identity, Polynomial
 
 DIMS = Dims(model=4, heads=1, key=4, value=4)
 CASES = list(itertools.product(["monomial", "kronecker"], [1, 2, 3, 4], [True, False]))
@@ -35,6 +35,43 @@ def test_the_kernel_is_the_polynomial_of_the_dot_product(
     dot = q @ k.T
     want = sum(a * dot**i for a, i in zip(phi.coefficients(), degrees, strict=True))
     torch.testing.assert_close(phi(q) @ phi(k).T, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("degree", "constant"), [(1, True), (3, True), (4, False)])
+def test_the_elementwise_kernel_is_a_sum_over_coordinates(degree: int, constant: bool) -> None:
+    phi = _polynomial(degree=degree, construction="elementwise", constant=constant)
+    q, k = _rows(6, 4), _rows(5, 4, seed=2)
+    degrees = range(0 if constant else 1, degree + 1)
+    products = q.unsqueeze(1) * k
+    want = sum(
+        a * ((products**i).sum(-1) if i else 1.0)
+        for a, i in zip(phi.coefficients(), degrees, strict=True)
+    )
+    torch.testing.assert_close(phi(q) @ phi(k).T, want, rtol=1e-12, atol=1e-12)
+    assert phi.width == 4 * degree + constant
+    assert torch.linalg.matrix_rank(phi(_rows(40, 4))) == phi.width
+
+
+@pytest.mark.parametrize("construction", ["monomial", "kronecker", "elementwise"])
+def test_a_projection_goes_before_the_lift(construction: str) -> None:
+    phi = Polynomial(DIMS, degree=2, construction=construction, rank=2).double()
+    phi.init_weights(lambda _: torch.Generator().manual_seed(0))
+    assert phi.down is not None
+    narrow = Polynomial(Dims(model=4, heads=1, key=2, value=2), degree=2, construction=construction)
+    x = _rows(3, 5, 4).requires_grad_()
+    torch.testing.assert_close(phi(x), narrow.double()(x @ phi.down.T))
+    assert phi.width == narrow.width
+    phi(x).sum().backward()
+    assert phi.down.grad is not None
+    assert phi.down.grad.abs().min() > 0
+
+
+def test_a_projection_keeps_lengths_on_average() -> None:
+    wide = Dims(model=4, heads=1, key=64, value=4)
+    phi = Polynomial(wide, degree=1, constant=False, rank=16).double()
+    phi.init_weights(lambda _: torch.Generator().manual_seed(0))
+    x = torch.nn.functional.normalize(_rows(200, 64), dim=-1)
+    assert phi(x).square().sum(-1).mean().item() == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize(("construction", "degree", "constant"), CASES)
@@ -89,7 +126,7 @@ def test_a_vanishing_coefficient_gives_finite_gradients(raw: float) -> None:
     assert phi.raw.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("construction", ["monomial", "kronecker"])
+@pytest.mark.parametrize("construction", ["monomial", "kronecker", "elementwise"])
 def test_gradients_equal_finite_differences(construction: str) -> None:
     phi = _polynomial(degree=3, construction=construction)
     x = _rows(2, 2, 4).requires_grad_()
@@ -121,6 +158,11 @@ def test_a_degree_below_one_is_refused(degree: int) -> None:
         Polynomial(DIMS, degree=degree)
 
 
+def test_a_rank_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="rank=0: must be None or a whole number >= 1"):
+        Polynomial(DIMS, rank=0)
+
+
 def test_an_unknown_construction_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="construction='sketch': must be one of monomial, kron"):
         Polynomial(DIMS, construction="sketch")
@@ -129,4 +171,17 @@ def test_an_unknown_construction_is_refused_with_the_known_ones() -> None:
 def test_identity_returns_its_input() -> None:
     phi, x = Identity(DIMS), _rows(2, 4)
     assert phi(x) is x
+    assert phi.width == 4
+
+
+def test_a_constant_map_is_one_feature() -> None:
+    phi, x = Constant(DIMS), _rows(2, 3, 4)
+    assert phi.width == 1
+    torch.testing.assert_close(phi(x), torch.ones(2, 3, 1, dtype=torch.float64))
+
+
+def test_elu_plus_one_is_positive_and_smooth_at_zero() -> None:
+    phi, x = EluPlusOne(DIMS), torch.tensor([-3.0, -1e-7, 0.0, 1e-7, 2.0])
+    want = torch.tensor([torch.e**-3, 1.0, 1.0, 1.0, 3.0])
+    torch.testing.assert_close(phi(x), want)
     assert phi.width == 4
