@@ -68,7 +68,11 @@ Settings = Annotated[
 ]
 ConfigDir = Annotated[
     list[Path] | None,
-    typer.Option(help="Folder with your own search spaces and studies; looked in first."),
+    typer.Option(
+        exists=True,
+        file_okay=False,
+        help="Folder with your own search spaces and studies; looked in first.",
+    ),
 ]
 Allow = Annotated[
     list[str] | None, typer.Option(help="A package of yours that may hold components.")

@@ -212,6 +212,7 @@ def test_the_status_of_a_dead_driver_is_not_running(fake: Path) -> None:
     [
         (["plan", "quickstrat"], "Did you mean 'quickstart'?"),
         (["run", "no-such-study"], "'no-such-study' is no study"),
+        (["plan", "quickstart", "--config-dir", "nowhere"], "'--config-dir'"),
         (["status", "quickstart"], "has not been run yet"),
         (["status", "quickstrat"], "Did you mean 'quickstart'?"),
         (["report", "quickstart"], "has not been run yet"),

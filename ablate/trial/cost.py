@@ -196,6 +196,11 @@ def count_work(
         return _count(key, vocab, context, tuple(allow))
     except UserError as error:
         raise UserError(f"{where}: {error}" if where else str(error)) from error
+    except (OverflowError, RuntimeError, TypeError) as error:
+        if "overflow" not in str(error).lower():
+            raise
+        text = "the model has a tensor of more numbers than PyTorch can count"
+        raise UserError(f"{where}: {text}" if where else text) from error
 
 
 @functools.lru_cache(maxsize=1024)

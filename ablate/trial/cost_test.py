@@ -61,6 +61,14 @@ def test_bad_values_name_the_place() -> None:
         measure_cost(model, 11, 8, where="s.yaml: cell x")
 
 
+@pytest.mark.parametrize("dim", [10**10, 10**30])
+def test_a_model_beyond_all_counting_is_the_users_mistake(dim: int) -> None:
+    model = resolve(tiny("transformer"))
+    model["backbone"] |= {"dim": dim, "head_dim": 2}
+    with pytest.raises(UserError, match="s.yaml: cell x: the model has a tensor of more numbers"):
+        measure_cost(model, 11, 8, where="s.yaml: cell x")
+
+
 def test_a_trace_tells_models_apart_and_sees_what_no_gradient_reaches() -> None:
     atlas, other = (resolve(tiny("atlas", **{"window.length": n})) for n in (2, 3))
     first, same, second = (

@@ -92,9 +92,8 @@ def train(
         MetricError: the task scored something that is no number.
     """
     steps = steps_of(task)
-    marks = {
-        math.ceil(steps * part / config.evaluations) for part in range(1, config.evaluations + 1)
-    }
+    evaluations = min(config.evaluations, steps)
+    marks = {math.ceil(steps * part / evaluations) for part in range(1, evaluations + 1)}
     losses: list[float] = []
     last: tuple[int, dict[str, float]] = (0, {})
     clock, began = 0.0, time.perf_counter()

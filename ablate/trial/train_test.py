@@ -83,6 +83,8 @@ def test_rows_come_at_even_steps_and_at_the_end() -> None:
     assert all(b.seconds > a.seconds for a, b in zip(rows, rows[1:], strict=False))
     assert task.scored == [False] * 4
     assert warnings == []
+    always, _ = learn(Counting(tokens=33), TrainConfig(evaluations=10**12))
+    assert [row.step for row in always] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("preset", choices("model"))
