@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.memory import Memory, Weights
+from ablate.components.recurrence.channels import ChannelWrite, fold_channels, key_kernel
 from ablate.components.recurrence.coefficients import (
     Gates,
     LinearWeights,
@@ -23,6 +24,8 @@ from ablate.components.recurrence.coefficients import (
     fold_linear,
     fold_orthogonal,
 )
+from ablate.components.recurrence.mapped import mapped_write, shrunk_write
+from ablate.components.recurrence.online import BLOCK, online_errors
 from ablate.components.recurrence.state import MemoryState, Piece, cut
 from ablate.components.recurrence.writes import Carried, LinearWrite, OrthogonalWrite, Write
 
@@ -35,6 +38,11 @@ class Rule:
     chunk: tokens whose gradients share one memory. window: c. momentum: whether there is one.
     step_inside: lr multiplies the gradient (else the write). orthogonalise: map of each write, None
     to write the momentum itself; then `group` is the number of tokens between two writes.
+    nesterov: the momentum is written as it will be one token later. implicit: the step is
+    lr / (1 + lr |phi(k)|^2). decayed: the error is that of the memory after this token's decay.
+    online: solve for the errors of chunks of one token (see `online`). side: of a matrix that
+    retention by channel acts on. mapped: weights from what is written. shrink: what each token does
+    to the weights, given its step. reset: what a chunk starts from.
     """
 
     memory: Memory
@@ -46,6 +54,14 @@ class Rule:
     step_inside: bool
     orthogonalise: Callable[[Tensor], Tensor] | None = None
     group: int = 1
+    nesterov: bool = False
+    implicit: bool = False
+    decayed: bool = False
+    online: bool = False
+    side: str = "key"
+    mapped: Callable[[Tensor], Tensor] | None = None
+    shrink: Callable[[Tensor, Tensor], Tensor] | None = None
+    reset: Callable[[Carried], Carried] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,8 @@ class _Stretch:
     keys: Tensor  # p i f
     queries: Tensor  # p n f
     values: Tensor  # p i e
+    keep: Tensor  # p n, or p n d by channel
+    lr: Tensor  # p n
     kernel: Tensor | None  # p n i: phi(q) . phi(k), weighted; None when orthogonalised
     weights: LinearWeights | OrthogonalWeights  # without g
 
@@ -77,15 +95,18 @@ def run_chunked(
     halo = rule.window - 1
     keys, values = torch.cat([state.keys, k], dim=1), torch.cat([state.values, v], dim=1)
     gates = _without_padding(gates, halo - state.filled)
+    if rule.implicit:
+        gates = _implicit(rule, k, gates)
     carried = Carried(_flat(state.weights), _flat(state.momentum))
     base, step = _flat(state.base), state.step
     step = None if step is None else step.flatten()
     outputs = []
-    for piece in cut(q.shape[1], rule.chunk, state.position):
+    for piece in cut(q.shape[1], BLOCK if rule.online else rule.chunk, state.position):
         stretches, step = _prepare(rule, piece, q, keys, values, gates, step)
         read = []
         for stretch in stretches:
             if piece.position == 0:
+                carried = carried if rule.reset is None else rule.reset(carried)
                 base = carried.weights
             y, carried = _advance(rule, stretch, base, carried)
             read.append(y)
@@ -125,6 +146,12 @@ def _without_padding(gates: Gates, missing: int) -> Gates:
     return replace(gates, gamma=torch.where(real.unsqueeze(1), gates.gamma, 0.0))
 
 
+def _implicit(rule: Rule, k: Tensor, gates: Gates) -> Gates:
+    """Steps of implicit gradient descent on a squared error (Longhorn); the window is 1."""
+    square = rule.features(k.transpose(1, 2)).square().sum(-1).transpose(1, 2)
+    return replace(gates, lr=gates.lr / (1 + gates.lr * gates.gamma[..., 0] * square))
+
+
 def _pieces(x: Tensor, piece: Piece) -> Tensor:
     """Stretches of a per-token tensor: b t h ... -> g b*h n ..."""
     x = x[:, piece.start : piece.start + piece.count * piece.length]
@@ -159,14 +186,24 @@ def _prepare(
     kernels: list[Tensor | None] = [None] * piece.count
     pending = None
     if isinstance(weights, LinearWeights):
-        kernels = list((torch.matmul(split[1], split[0].mT) * weights.read).unbind(0))
+        kernels = list(_kernel(rule, weights.read, *split).unbind(0))
     else:
         pending = weights.pending[-1]
     tensors = (raw_keys, raw_queries, features, *split, _sources(values, piece, halo))
+    tensors = (*tensors, _pieces(gates.keep, piece), _pieces(gates.lr, piece))
     parts = zip(
         *(t.unbind(0) for t in tensors), kernels, _unbound(weights, piece.count), strict=True
     )
     return [_Stretch(*part) for part in parts], pending
+
+
+def _kernel(rule: Rule, read: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
+    """phi(q) . phi(k), weighted by what a read sees unless that differs by row."""
+    if read.ndim == keys.ndim:
+        return torch.matmul(queries, keys.mT) * read
+    if rule.side == "key":
+        return key_kernel(read, queries, keys)
+    return torch.matmul(queries, keys.mT)
 
 
 def _unbound(
@@ -182,8 +219,11 @@ def _fold(
     keep, lr = _pieces(gates.keep, piece), _pieces(gates.lr, piece)
     theta = None if gates.theta is None else _pieces(gates.theta, piece)
     gamma = _pieces(gates.gamma, piece)
+    keep = keep if rule.shrink is None else torch.zeros_like(keep)
     if rule.orthogonalise is None or theta is None:
-        return fold_linear(keep, lr, theta, gamma, step_inside=rule.step_inside)
+        fold = fold_linear if keep.ndim == lr.ndim else fold_channels
+        how = {"step_inside": rule.step_inside, "nesterov": rule.nesterov}
+        return fold(keep, lr, theta, gamma, **how)
     ends = [piece.position + n + 1 for n in range(piece.length)]
     writes = [n for n, end in enumerate(ends) if end % rule.group == 0 or end == rule.chunk]
     return fold_orthogonal(
@@ -200,8 +240,7 @@ def _joined(read: list[Tensor], rows: int) -> Tensor:
 def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[Tensor, Carried]:
     """One stretch: gradients at `base`, then the reads of its tokens, then the carried matrices."""
     fronts = rule.memory.fronts
-    at_keys, at_queries = _front(x, base[:fronts], carried.weights[:fronts])
-    us, inner = rule.memory.gradients(at_keys, x.raw_keys, base, lambda y: rule.error(y, x.values))
+    us, inner, at_queries = _gradients(rule, x, base, carried)
     write = _write(rule, x, us, (*[x.keys] * fronts, *inner), carried)
     front = tuple(
         write.read(j, x.queries, plain, at_features=True) for j, plain in enumerate(at_queries)
@@ -212,6 +251,32 @@ def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[
         lambda j, z: write.read(j, z, torch.bmm(z, carried.weights[j].mT), at_features=False),
     )
     return y, write.end()
+
+
+def _gradients(
+    rule: Rule, x: _Stretch, base: Weights, carried: Carried
+) -> tuple[Weights, Weights, Weights]:
+    """All u and the z of later maps; and the carried maps on the features of the queries."""
+    if rule.online:
+        assert isinstance(x.weights, LinearWeights)
+        keep = x.keep if rule.decayed else None
+        errors = online_errors(x.weights, x.keys, x.values, carried, keep=keep)
+        return (errors,), (), (torch.bmm(x.queries, carried.weights[0].mT),)
+    fronts = rule.memory.fronts
+    if rule.mapped is not None:
+        base = tuple(map(rule.mapped, base))
+    at_keys, at_queries = _front(x, base[:fronts], carried.weights[:fronts])
+    if rule.decayed:
+        at_keys = tuple(_kept(rule, x, w, y) for w, y in zip(base, at_keys, strict=True))
+    us, inner = rule.memory.gradients(at_keys, x.raw_keys, base, lambda y: rule.error(y, x.values))
+    return us, inner, at_queries
+
+
+def _kept(rule: Rule, x: _Stretch, w: Tensor, y: Tensor) -> Tensor:
+    """What the memory says of the keys after their own tokens' decay; `y` is that before it."""
+    if x.keep.ndim == x.keys.ndim and rule.side == "key":
+        return torch.bmm(x.keep * x.keys, w.mT)
+    return (x.keep if x.keep.ndim == y.ndim else x.keep.unsqueeze(-1)) * y
 
 
 def _front(x: _Stretch, base: Weights, current: Weights) -> tuple[Weights, Weights]:
@@ -227,8 +292,17 @@ def _front(x: _Stretch, base: Weights, current: Weights) -> tuple[Weights, Weigh
 
 
 def _write(rule: Rule, x: _Stretch, us: Weights, zs: Weights, carried: Carried) -> Write:
+    write: LinearWrite | OrthogonalWrite
     if isinstance(x.weights, LinearWeights):
         assert x.kernel is not None
-        return LinearWrite(x.weights, us, zs, carried, x.kernel)
-    assert rule.orthogonalise is not None
-    return OrthogonalWrite(rule.orthogonalise, x.weights, us, zs, carried)
+        if x.weights.read.ndim > x.kernel.ndim:
+            return ChannelWrite(x.weights, us, zs, carried, x.kernel, rule.side)
+        write = LinearWrite(x.weights, us, zs, carried, x.kernel)
+    else:
+        assert rule.orthogonalise is not None
+        write = OrthogonalWrite(rule.orthogonalise, x.weights, us, zs, carried)
+    if rule.mapped is not None:
+        return mapped_write(write, rule.mapped)
+    if rule.shrink is not None:
+        return shrunk_write(write, rule.shrink, carried, x.keep, x.lr)
+    return write

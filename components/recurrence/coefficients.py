@@ -21,11 +21,12 @@ from torch import Tensor
 class Gates:
     """What every token says to the recurrence.
 
-    keep: share of the memory that survives (alpha). lr: step size. theta: momentum decay, None for
-    no momentum. gamma: weight of token t-j in the window of token t, j = 0..c-1.
+    keep: share of the memory that survives (alpha), perhaps by channel. lr: step size. theta:
+    momentum decay, None for no momentum. gamma: weight of token t-j in the window of token t,
+    j = 0..c-1.
     """
 
-    keep: Float[Tensor, "b t h"]
+    keep: Float[Tensor, "b t h *d"]
     lr: Float[Tensor, "b t h"]
     theta: Float[Tensor, "b t h"] | None
     gamma: Float[Tensor, "b t h c"]
@@ -110,14 +111,18 @@ def _from_start(rate: Tensor, decay: Tensor) -> Tensor:
 
 
 def fold_linear(
-    keep: Float[Tensor, "g p n"],
-    lr: Float[Tensor, "g p n"],
-    theta: Float[Tensor, "g p n"] | None,
-    gamma: Float[Tensor, "g p n c"],
+    keep: Float[Tensor, "*k n"],
+    lr: Float[Tensor, "*g n"],
+    theta: Float[Tensor, "*g n"] | None,
+    gamma: Float[Tensor, "*g n c"],
     *,
     step_inside: bool,
+    nesterov: bool = False,
 ) -> LinearWeights:
-    """Weights of gradient descent (`theta` None) and momentum."""
+    """Weights of gradient descent (`theta` None) and momentum.
+
+    `nesterov` writes theta S_n + lr G_n, the momentum looked ahead, instead of S_n.
+    """
     memory = decay_matrix(keep)
     carry = _from_start(keep, memory).unsqueeze(-1)
     lr = lr.unsqueeze(-1)
@@ -127,9 +132,11 @@ def fold_linear(
         return LinearWeights(carry, read, carry[..., -1:, :], read[..., -1:, :].mT)
     decay = decay_matrix(theta)
     first = _from_start(theta, decay).unsqueeze(-1)
-    sums = torch.matmul(decay, sums)
+    fresh, sums = sums, torch.matmul(decay, sums)
     # The first momentum is one more source, in column 0.
     sources = torch.cat([first, sums], dim=-1)
+    if nesterov:
+        sources = theta.unsqueeze(-1) * sources + F.pad(fresh, (1, 0))
     total = torch.matmul(memory, sources if step_inside else lr * sources)
     momentum, read = total[..., :1], total[..., 1:]
     return LinearWeights(

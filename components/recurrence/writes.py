@@ -62,7 +62,16 @@ class LinearWrite:
             if self.w.end_momentum is not None:
                 w = w - self.w.end_momentum * self.carried.momenta[j]
             weights.append(torch.baddbmm(w, (self.w.end_read * u).mT, z, alpha=-1))
-        return Carried(tuple(weights), _momenta(self.w, self.us, self.zs, self.carried))
+        return Carried(tuple(weights), carried_momenta(self.w, self.us, self.zs, self.carried))
+
+    def every(self, j: int) -> Tensor:
+        """Fast weight j after every token, p n o i."""
+        parts = self.w.read.unsqueeze(2) * self.us[j].mT.unsqueeze(1)
+        sums = torch.bmm(parts.flatten(1, 2), self.zs[j]).unflatten(1, parts.shape[1:3])
+        made = self.w.carry.unsqueeze(-1) * self.carried.weights[j].unsqueeze(1) - sums
+        if self.w.momentum is None:
+            return made
+        return made - self.w.momentum.unsqueeze(-1) * self.carried.momenta[j].unsqueeze(1)
 
 
 class OrthogonalWrite:
@@ -76,8 +85,8 @@ class OrthogonalWrite:
         zs: Weights,
         carried: Carried,
     ) -> None:
-        self.w, self.carried = w, carried
-        self.momenta = _momenta(w, us, zs, carried)
+        self.w, self.us, self.carried = w, us, carried
+        self.momenta = carried_momenta(w, us, zs, carried)
         self.made: Weights = ()  # p w o i
         if w.write is not None:
             rows = zip(carried.momenta, us, zs, strict=True)
@@ -103,8 +112,16 @@ class OrthogonalWrite:
             )
         return Carried(weights, self.momenta)
 
+    def every(self, j: int) -> Tensor:
+        """Fast weight j after every token, p n o i."""
+        kept = self.w.carry.unsqueeze(-1) * self.carried.weights[j].unsqueeze(1)
+        if self.w.write is None:
+            return kept
+        written = torch.bmm(self.w.write, self.made[j].flatten(2))
+        return kept - written.unflatten(2, kept.shape[2:])
 
-def _momenta(
+
+def carried_momenta(
     w: LinearWeights | OrthogonalWeights, us: Weights, zs: Weights, carried: Carried
 ) -> Weights:
     """Momenta after the last token."""

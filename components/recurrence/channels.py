@@ -1,0 +1,104 @@
+"""Writes of a memory whose retention differs by channel.
+
+A matrix W is kept by its columns, W diag(a) (side "key"), or by its rows, diag(a) W ("value"). The
+coefficients of `fold_linear` then have the channels before the tokens. In a deep memory the maps on
+the features are kept by columns and the later ones by rows, both as wide as the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ablate.components.memory import Weights
+from ablate.components.recurrence.coefficients import LinearWeights, fold_linear
+from ablate.components.recurrence.writes import Carried, carried_momenta
+
+SIDES = ("key", "value")
+
+
+def fold_channels(
+    keep: Float[Tensor, "g p n d"],
+    lr: Float[Tensor, "g p n"],
+    theta: Float[Tensor, "g p n"] | None,
+    gamma: Float[Tensor, "g p n c"],
+    *,
+    step_inside: bool,
+    nesterov: bool,
+) -> LinearWeights:
+    """Coefficients `[g p d n ...]`; those that only make the momentum have no channels."""
+    w = fold_linear(
+        keep.mT,
+        lr.unsqueeze(2),
+        None if theta is None else theta.unsqueeze(2),
+        gamma.unsqueeze(2),
+        step_inside=step_inside,
+        nesterov=nesterov,
+    )
+    if w.next_carry is None or w.next_read is None:
+        return w
+    return replace(w, next_carry=w.next_carry.squeeze(2), next_read=w.next_read.squeeze(2))
+
+
+def key_kernel(
+    read: Float[Tensor, "*p d n i"], x: Float[Tensor, "*p n d"], z: Float[Tensor, "*p i d"]
+) -> Float[Tensor, "*p n i"]:
+    """sum_d read[d, n, i] x[n, d] z[i, d]."""
+    return torch.einsum("...dni,...nd,...id->...ni", read, x, z)
+
+
+def by_token(part: Float[Tensor, "*p d n 1"]) -> Float[Tensor, "*p n d"]:
+    """Channels last."""
+    return part.squeeze(-1).mT
+
+
+@dataclass(frozen=True)
+class ChannelWrite:
+    """The momentum itself is written. `kernel` (p n i): as of `key_kernel`, or q . k on rows."""
+
+    w: LinearWeights  # without g, with channels
+    us: Weights
+    zs: Weights
+    carried: Carried
+    kernel: Tensor
+    side: str
+
+    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+        """Fast weight j of every token applied to `z`; `plain` is the first W on `z`."""
+        w, u = self.w, self.us[j]
+        if self._by_columns(at_features=at_features):
+            y = torch.bmm(by_token(w.carry) * z, self.carried.weights[j].mT)
+            if w.momentum is not None:
+                y = y - torch.bmm(by_token(w.momentum) * z, self.carried.momenta[j].mT)
+            return torch.baddbmm(y, self.kernel, u, alpha=-1)
+        y = by_token(w.carry) * plain
+        if w.momentum is not None:
+            y = y - by_token(w.momentum) * torch.bmm(z, self.carried.momenta[j].mT)
+        kernel = self.kernel if at_features else torch.bmm(z, self.zs[j].mT)
+        written = torch.einsum("peni,pie,pni->pne", w.read, u, kernel)
+        return y - written
+
+    def end(self) -> Carried:
+        """Weights and momenta after the last token."""
+        weights = []
+        for j, (u, z) in enumerate(zip(self.us, self.zs, strict=True)):
+            columns = self._by_columns(at_features=j == 0)
+            made = self._kept(self.w.end_carry, columns=columns) * self.carried.weights[j]
+            if self.w.end_momentum is not None:
+                share = self._kept(self.w.end_momentum, columns=columns)
+                made = made - share * self.carried.momenta[j]
+            share = by_token(self.w.end_read)  # p i d
+            u, z = (u, share * z) if columns else (share * u, z)
+            weights.append(torch.baddbmm(made, u.mT, z, alpha=-1))
+        return Carried(tuple(weights), carried_momenta(self.w, self.us, self.zs, self.carried))
+
+    def _by_columns(self, *, at_features: bool) -> bool:
+        return self.side == "key" and at_features
+
+    @staticmethod
+    def _kept(share: Tensor, *, columns: bool) -> Tensor:
+        share = share.squeeze(-1)  # p d 1
+        return share.mT if columns else share
