@@ -7,8 +7,9 @@ vector-Jacobian product is the same iteration on dual numbers and stores no iter
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -16,24 +17,40 @@ from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 
-COEFFICIENTS = {"quintic": (3.4445, -4.7750, 2.0315), "cubic": (1.5, -0.5, 0.0)}
+Schedule: TypeAlias = tuple[tuple[float, float, float], ...]  # (a, b, c); the last one repeats
+
+COEFFICIENTS: dict[str, Schedule] = {
+    "quintic": ((3.4445, -4.7750, 2.0315),),
+    "cubic": ((1.5, -0.5, 0.0),),
+    # Each step is the best odd quintic for the singular values that the steps before leave of
+    # [0.001, 1]; the test derives them.
+    "polar": (
+        (8.28721201814563, -23.595886519098837, 17.300387312530933),
+        (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+        (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+        (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+        (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+        (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+        (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+        (1.875, -1.25, 0.375),
+    ),
+}
+SCALES = ("none", "shape", "rms")
 GRANULARITIES = ("token", "chunk")
 CACHED = 2**17  # numbers in a batch of matrices that stays in a processor's cache
 
 
-def _iterate(x: Tensor, steps: int, abc: tuple[float, float, float]) -> Tensor:
-    a, b, c = abc
-    for _ in range(steps):
+def _iterate(x: Tensor, schedule: Schedule) -> Tensor:
+    for a, b, c in schedule:
         gram = torch.bmm(x, x.mT)
         poly = torch.baddbmm(gram, gram, gram, beta=b, alpha=c) if c else b * gram
         x = torch.baddbmm(x, poly, x, beta=a)
     return x
 
 
-def _iterate_dual(x: Tensor, d: Tensor, steps: int, abc: tuple[float, float, float]) -> Tensor:
+def _iterate_dual(x: Tensor, d: Tensor, schedule: Schedule) -> Tensor:
     """Derivative of `_iterate` at x in direction d, by carrying (x, d) through the same loop."""
-    a, b, c = abc
-    for step in range(steps):
+    for step, (a, b, c) in enumerate(schedule):
         gram, cross = torch.bmm(x, x.mT), torch.bmm(d, x.mT)
         d_gram = cross + cross.mT
         if c:
@@ -43,7 +60,7 @@ def _iterate_dual(x: Tensor, d: Tensor, steps: int, abc: tuple[float, float, flo
         else:
             poly, d_poly = b * gram, b * d_gram
         d = torch.baddbmm(d, poly, d, beta=a).baddbmm_(d_poly, x)
-        if step + 1 < steps:
+        if step + 1 < len(schedule):
             x = torch.baddbmm(x, poly, x, beta=a)
     return d
 
@@ -58,13 +75,11 @@ class _Orthogonalise(torch.autograd.Function):
     """Works on matrices with at most as many rows as columns."""
 
     @staticmethod
-    def forward(
-        ctx: Any, s: Tensor, steps: int, abc: tuple[float, float, float], eps: float
-    ) -> Tensor:
+    def forward(ctx: Any, s: Tensor, schedule: Schedule, eps: float) -> Tensor:
         norm = s.flatten(1).norm(dim=1)[:, None, None]
         ctx.save_for_backward(s, norm)
-        ctx.steps, ctx.abc, ctx.eps = steps, abc, eps
-        done = [_iterate(x / (n + eps), steps, abc) for x, n in _in_cache(s, norm)]
+        ctx.schedule, ctx.eps = schedule, eps
+        done = [_iterate(x / (n + eps), schedule) for x, n in _in_cache(s, norm)]
         return torch.cat(done)
 
     @staticmethod
@@ -73,18 +88,18 @@ class _Orthogonalise(torch.autograd.Function):
         done = []
         for x, n, d in _in_cache(s, norm, grads[0]):
             scale = n + ctx.eps
-            d = _iterate_dual(x / scale, d, ctx.steps, ctx.abc)
+            d = _iterate_dual(x / scale, d, ctx.schedule)
             # The norm's own share; a zero matrix has none, and its norm no derivative.
             along = (d * x).sum((1, 2), keepdim=True) / (scale * n).masked_fill(n == 0, torch.inf)
             done.append(torch.addcmul(d, along, x, value=-1).div_(scale))
-        return torch.cat(done), None, None, None
+        return torch.cat(done), None, None
 
 
 def orthogonalise(
     s: Float[Tensor, "*p o i"],
     *,
     steps: int,
-    coefficients: tuple[float, float, float] = COEFFICIENTS["quintic"],
+    coefficients: Schedule = COEFFICIENTS["quintic"],
     eps: float = 1e-7,
 ) -> Float[Tensor, "*p o i"]:
     """Apply `steps` Newton-Schulz steps to every matrix in `s`; no steps leave `s` as it is."""
@@ -93,21 +108,28 @@ def orthogonalise(
     if s.shape[-2] > s.shape[-1]:
         return orthogonalise(s.mT, steps=steps, coefficients=coefficients, eps=eps).mT
     flat = s.reshape(-1, *s.shape[-2:])
-    out: Tensor = _Orthogonalise.apply(flat, steps, coefficients, eps)  # type: ignore[no-untyped-call]
+    schedule = tuple(coefficients[min(i, len(coefficients) - 1)] for i in range(steps))
+    out: Tensor = _Orthogonalise.apply(flat, schedule, eps)  # type: ignore[no-untyped-call]
     return out.reshape(s.shape)
 
 
 class NewtonSchulz(nn.Module):
     """How the momentum is orthogonalised, and after how many tokens.
 
+    `steps` may be set on a trained model, as test-time compute: no weight depends on it.
+
     Args:
         dims: widths (unused; every choice takes them).
-        steps: k, the number of iterations; 0 writes the raw momentum.
+        steps: k, the number of iterations; 0 writes the raw momentum, without normalising or
+            scaling it.
         coefficients: "quintic" reaches singular values in about [0.68, 1.13] from k = 3 on and
-            stays there; "cubic" converges to 1, slowly.
+            stays there; "cubic" converges to 1, slowly; "polar" converges to 1 fast, by other
+            coefficients at every step.
         granularity: tokens between writes: "token" (1), "chunk", or a whole number. Groups restart
             at every chunk start.
         eps: added to the Frobenius norm.
+        scale: size of the write for a matrix of o rows and i columns: "none" (spectral norm about
+            1), "shape" times sqrt(max(1, o / i)), or "rms" times 0.2 sqrt(max(o, i)).
 
     Raises:
         ValueError: `steps` < 0, an unknown name, a granularity < 1, or `eps` not positive.
@@ -115,7 +137,10 @@ class NewtonSchulz(nn.Module):
 
     axes: ClassVar[tuple[str, ...]] = ()
     principal: ClassVar[str | None] = "steps"
-    source: ClassVar[str] = "Atlas Eq. 32 and section 5; Jordan et al. 2024 (Muon)"
+    source: ClassVar[str] = (
+        "Atlas Eq. 32 and section 5; Jordan et al. 2024 (Muon; shape); Amsel et al. 2025 (polar); "
+        "Liu et al. 2025 (rms)"
+    )
 
     def __init__(
         self,
@@ -125,13 +150,16 @@ class NewtonSchulz(nn.Module):
         coefficients: str = "quintic",
         granularity: str | int = "token",
         eps: float = 1e-7,
+        scale: str = "none",
     ) -> None:
         super().__init__()
-        if steps < 0:
-            raise ValueError(f"NewtonSchulz.steps={steps!r}: must be >= 0 (0 is the raw momentum)")
-        if coefficients not in COEFFICIENTS:
-            names = ", ".join(COEFFICIENTS)
-            raise ValueError(f"NewtonSchulz.coefficients={coefficients!r}: must be one of {names}")
+        for option, given, known in (
+            ("coefficients", coefficients, tuple(COEFFICIENTS)),
+            ("scale", scale, SCALES),
+        ):
+            if given not in known:
+                names = ", ".join(known)
+                raise ValueError(f"NewtonSchulz.{option}={given!r}: must be one of {names}")
         named = isinstance(granularity, str)
         if (named and granularity not in GRANULARITIES) or (
             not named and (isinstance(granularity, bool) or int(granularity) < 1)
@@ -141,8 +169,23 @@ class NewtonSchulz(nn.Module):
             )
         if not eps > 0:
             raise ValueError(f"NewtonSchulz.eps={eps!r}: must be > 0")
-        self.steps, self.eps, self.granularity = steps, eps, granularity
+        self.steps, self.eps, self.granularity, self.scale = steps, eps, granularity, scale
         self.coefficients = COEFFICIENTS[coefficients]
+
+    @property
+    def steps(self) -> int:
+        """k, the number of iterations; may be set at any time.
+
+        Raises:
+            ValueError: set to less than 0.
+        """
+        return self._steps
+
+    @steps.setter
+    def steps(self, given: int) -> None:
+        if given < 0:
+            raise ValueError(f"NewtonSchulz.steps={given!r}: must be >= 0 (0 is the raw momentum)")
+        self._steps = given
 
     def group(self, chunk: int) -> int:
         """Tokens between two writes when chunks have `chunk` tokens."""
@@ -151,4 +194,18 @@ class NewtonSchulz(nn.Module):
 
     def forward(self, s: Float[Tensor, "*p o i"]) -> Float[Tensor, "*p o i"]:
         """Orthogonalise every matrix in `s`."""
-        return orthogonalise(s, steps=self.steps, coefficients=self.coefficients, eps=self.eps)
+        y = orthogonalise(s, steps=self.steps, coefficients=self.coefficients, eps=self.eps)
+        return y * self._size(*s.shape[-2:]) if self.steps and self.scale != "none" else y
+
+    def _size(self, rows: int, columns: int) -> float:
+        if self.scale == "shape":
+            return math.sqrt(max(1.0, rows / columns))
+        return 0.2 * math.sqrt(max(rows, columns))
+
+
+def set_steps(model: nn.Module, steps: int) -> int:
+    """Set k in every layer of a trained model, as test-time compute; the number of layers set."""
+    found = [module for module in model.modules() if isinstance(module, NewtonSchulz)]
+    for module in found:
+        module.steps = steps
+    return len(found)

@@ -150,7 +150,7 @@ def test_an_active_axis_needs_a_choice() -> None:
         resolve(model)
     assert str(caught.value) == (
         "newton_schulz has no choice, but inner_optimizer muon needs one: set newton_schulz. "
-        "Valid: cubic, quintic."
+        "Valid: cubic, polar, quintic."
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ablate.components.memory import GatedMLPMemory
 from ablate.components.neural_memory import NeuralMemory
+from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.recurrence.chunked import run_chunked
 from ablate.components.recurrence.coefficients import Gates
 from ablate.components.recurrence.oracle import Definition, run_oracle
@@ -87,6 +88,8 @@ def _oracle(layer: NeuralMemory, x: Inputs, bias: str, **options: object) -> lis
         step_inside=rule.step_inside,
         steps=None if orthogonal is None else orthogonal.steps,
         group=rule.group,
+        coefficients=() if orthogonal is None else orthogonal.coefficients,
+        scale="none" if orthogonal is None else orthogonal.scale,
     )
     definition = replace(definition, **options)  # type: ignore[arg-type]
     y, weights, momentum = run_oracle(
@@ -128,6 +131,19 @@ def test_every_memory_equals_the_definition(
     make_layer: MakeLayer, memory: str, optimizer: str
 ) -> None:
     layer = _layer(make_layer, memory, optimizer, window=2, chunk=4, steps=2)
+    x = Inputs(layer)
+    _assert_same(_chunked(layer, x), _oracle(layer, x, "l2"), x.leaves)
+
+
+@pytest.mark.parametrize("coefficients", ["cubic", "polar"])
+@pytest.mark.parametrize("scale", ["none", "shape", "rms"])
+def test_every_orthogonalisation_equals_the_definition(
+    make_layer: MakeLayer, coefficients: str, scale: str
+) -> None:
+    layer = make_layer("mlp", "muon", window=2, chunk=3, granularity=2)
+    layer.newton_schulz = NewtonSchulz(
+        layer.dims, steps=9, coefficients=coefficients, scale=scale, granularity=2
+    )
     x = Inputs(layer)
     _assert_same(_chunked(layer, x), _oracle(layer, x, "l2"), x.leaves)
 

@@ -30,7 +30,8 @@ class Definition:
     gated: weights are (W2, W3, W1), else layers of GELU from the first map on. residual: the key is
     added. norm: gain and offset (h e) of a layer norm before that. bias: "l2" or "dot".
     step_inside: the step multiplies the gradient, else the write. steps: Newton-Schulz steps, None
-    to write the momentum at every token; `coefficients` are its (a, b, c). group: tokens between
+    to write the momentum at every token; `coefficients` are its (a, b, c), the last for all further
+    steps, and `scale` the size of what it gives. group: tokens between
     orthogonalised writes.
     """
 
@@ -39,7 +40,8 @@ class Definition:
     window: int
     step_inside: bool
     steps: int | None = None
-    coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
+    coefficients: tuple[tuple[float, float, float], ...] = ((3.4445, -4.7750, 2.0315),)
+    scale: str = "none"
     group: int = 1
     eps: float = 1e-7
     gated: bool = False
@@ -79,16 +81,19 @@ def newton_schulz(definition: Definition, s: Tensor) -> Tensor:
     """NS_k of every matrix, one at a time."""
     if not definition.steps:
         return s
-    a, b, c = definition.coefficients
     rows, done = s.reshape(-1, *s.shape[-2:]), []
     for matrix in rows:
         x = matrix / (torch.sqrt((matrix * matrix).sum()) + definition.eps)
         tall = x.shape[0] > x.shape[1]
         x = x.T if tall else x
-        for _ in range(definition.steps):
+        for step in range(definition.steps):
+            a, b, c = definition.coefficients[min(step, len(definition.coefficients) - 1)]
             gram = x @ x.T
             x = a * x + b * gram @ x + c * gram @ gram @ x
-        done.append(x.T if tall else x)
+        x = x.T if tall else x
+        sizes = {"shape": (x.shape[0] / x.shape[1]) ** 0.5, "rms": 0.2 * max(x.shape) ** 0.5}
+        size = sizes.get(definition.scale, 1.0)
+        done.append(x * (max(1.0, size) if definition.scale == "shape" else size))
     return torch.stack(done).reshape(s.shape)
 
 
