@@ -180,8 +180,9 @@ def _range(results: StudyResults, rows: Sequence[Row]) -> list[float]:
     highs = [row.effect.high for row in rows if row.effect and row.effect.high is not None]
     low = max(min([*points, *lows]), min(points) - spread)
     high = min(max([*points, *highs]), max(points) + spread)
-    pad = 0.05 * (high - low)
-    return [low - pad, high + pad]
+    # The words on both sides of zero need their place.
+    pad, words = 0.05 * (high - low), 0.14 * (high - low)
+    return [min(low - pad, -words), max(high + pad, words)]
 
 
 def _half_width(effect: PairedEffect) -> float:

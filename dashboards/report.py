@@ -5,7 +5,7 @@ A report is a pure function of the results: the same ledger gives the same bytes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ablate.dashboards.effect_figure import shown_effects
 from ablate.dashboards.figures import figures
 from ablate.dashboards.page import render
 from ablate.dashboards.report_sections import SECTIONS, report_sections
+from ablate.dashboards.section import Section
 from ablate.dashboards.text_table import markdown
 from ablate.errors import unknown
 
@@ -100,6 +101,7 @@ def html_report(results: StudyResults, *, paper: Published | None = None, live: 
         costs=tables.cost_columns(comparisons),
         decimals=decimals,
         sections={name: sections.get(name) for name in SECTIONS},
+        contents=_contents(results, sections),
         fronts=fronts(results, comparisons),
         unit=numbers.measure_words(results.primary),
         curve_rows=drawn_curves(comparisons),
@@ -114,6 +116,21 @@ def html_report(results: StudyResults, *, paper: Published | None = None, live: 
         colours=theme.colours(comparisons.rows),
         **_SHOWN,
     )
+
+
+def _contents(results: StudyResults, sections: Mapping[str, Section]) -> list[tuple[str, str]]:
+    """Return anchor and title of every section of the page, in its order."""
+    fixed = {
+        "effects": "Effects",
+        "curves": "Learning curves",
+        "levels": "Cells in full" if tables.factors(results) else "",
+        "failures": "Trials that did not finish" if broken_trials(results) else "",
+        "provenance": "Provenance",
+    }
+    titles = {**fixed, **{name: section.title for name, section in sections.items()}}
+    order = ("claims", "effects", "paper", "attribution", "curves", "learnability", "scaling")
+    order += ("levels", "failure_rates", "failures", "provenance")
+    return [(name, titles[name]) for name in order if titles.get(name)]
 
 
 def broken_trials(results: StudyResults) -> list[tuple[str, Trial]]:

@@ -33,6 +33,9 @@ def varied(results: StudyResults) -> dict[str, list[Scalar]]:
 def factorial(results: StudyResults) -> Factorial:
     """Return main effects and two-way interactions on the primary measure, the seed as block.
 
+    Of a fractional design that cannot tell all interactions apart, the main effects alone, with
+    the interactions that they stand or fall with as `assumed_zero`.
+
     Raises:
         UserError: if the design, or what is left of it after failures, does not identify them, or
             a factor does not apply in some cells.
@@ -50,8 +53,13 @@ def factorial(results: StudyResults) -> Factorial:
         for seed, value in sorted(results.values[cell.id].items())
     ]
     columns = {axis: [cell.axes[axis] for cell, _, _ in runs] for axis in factors}
-    values = [value for _, _, value in runs]
-    return factorial_effects(values, columns, [seed for _, seed, _ in runs])
+    values, seeds = [value for _, _, value in runs], [seed for _, seed, _ in runs]
+    try:
+        return factorial_effects(values, columns, seeds)
+    except UserError:
+        if results.design != "fractional":
+            raise
+        return factorial_effects(values, columns, seeds, interactions=())
 
 
 def shapley(results: StudyResults) -> Shapley:

@@ -56,3 +56,21 @@ def test_refusals_say_why() -> None:
         shapley(dataclasses.replace(results, cells=results.cells[:-1]))
     with pytest.raises(UserError, match="needs at least 20 finished trials"):
         importance(factorial_study(seeds=2))
+
+
+def test_a_half_fraction_keeps_its_main_effects_and_says_what_they_assume() -> None:
+    results = factorial_study()
+    half = tuple(
+        cell
+        for cell in results.cells
+        if sum(cell.axes[axis] != results.cells[0].axes[axis] for axis in LOSSES) % 2 == 0
+    )
+    results = dataclasses.replace(results, cells=half, design="fractional")
+    found = factorial(results)
+    assert [effect.term for effect in found.effects] == [(axis,) for axis in LOSSES]
+    assert len(found.assumed_zero) == 3
+    # The interaction of memory and window cannot be told from the effect of retention.
+    retention = found.effects[2].effect.estimate
+    assert abs(retention) == pytest.approx(TOGETHER / 2, abs=0.004)
+    with pytest.raises(UserError, match="cannot tell"):
+        factorial(dataclasses.replace(results, design="full"))
