@@ -18,6 +18,10 @@ from pydantic_core import ErrorDetails
 
 from ablate.errors import UserError, refused, unknown
 
+KIND_NAMES = (
+    *("one_factor", "leave_one_out", "add_one_in", "full"),
+    *("fractional", "path", "search"),
+)
 PART_KINDS = ("leave_one_out", "add_one_in")
 KIND_KEYS = {
     "cap": ("cap", ("full",)),
@@ -37,7 +41,9 @@ Seed: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 def _seed_list(given: Any) -> Any:
@@ -100,14 +106,22 @@ def _plain(given: Any) -> Any:
     return given
 
 
+AnyLevel: TypeAlias = Annotated[Any, BeforeValidator(_plain, json_schema_input_type=Scalar)]
+
+
 class FactorSpec(_Section):
     """One factor: its levels, the baseline's first, and where it applies; or a range to search."""
 
-    levels: list[Annotated[Any, BeforeValidator(_plain)]] = Field(default=[], min_length=1)
+    levels: list[AnyLevel] = Field(default=[], min_length=1)
+    """The first is the baseline's."""
     when: dict[str, Any] = {}
+    """Levels of other factors under which this one applies: {inner_optimizer: muon}."""
     low: float | None = None
+    """Least value of a range; kind: search only."""
     high: float | None = None
+    """Largest value of a range."""
     log: bool = False
+    """Whether the range is searched by its logarithm."""
 
     @model_validator(mode="after")
     def _levels_or_range(self) -> FactorSpec:
@@ -123,22 +137,41 @@ class FactorSpec(_Section):
         return self
 
 
+AnyFactor: TypeAlias = Annotated[
+    FactorSpec,
+    BeforeValidator(_spelt_out, json_schema_input_type=FactorSpec | list[Scalar] | Scalar),
+]
+
+
 class Design(_Section):
     """Which combinations of levels become cells."""
 
-    kind: str = "one_factor"
-    factors: dict[str, Annotated[FactorSpec, BeforeValidator(_spelt_out)]] = {}
+    kind: str = Field(default="one_factor", json_schema_extra={"enum": list(KIND_NAMES)})
+    """How levels are combined."""
+    factors: dict[str, AnyFactor] = {}
+    """What varies: an axis, axis.option, chunk, task_args.NAME or train.NAME, each with levels."""
     exclude: list[dict[str, Any]] = []
+    """Combinations that are left out: [{memory: matrix, window: [1, 4]}]."""
     constraints: list[str] = []
+    """Conditions that every cell meets: ["window <= chunk"]."""
     zip: list[list[str]] = []
-    blocks: dict[str, Annotated[FactorSpec, BeforeValidator(_spelt_out)]] = {}
+    """Factors that move together: [[backbone.dim, backbone.heads]]."""
+    blocks: dict[str, AnyFactor] = {}
+    """The whole design is repeated in each of these levels, and compared within them."""
     cap: int | None = Field(default=None, ge=1)
+    """kind: full: draw so many cells at random."""
     resolution: int | None = Field(default=None, ge=3, le=5)
+    """kind: fractional: 3 tells main effects apart, 4 also from pairs, 5 also pairs."""
     runs: int | None = Field(default=None, ge=2)
+    """kind: fractional: at most so many cells."""
     start: str | None = Field(default=None, alias="from")
+    """kind: path: the preset that it begins at."""
     to: str | None = None
+    """kind: path: the preset that it ends at."""
     orders: Literal["one", "all"] = "one"
+    """kind: path: one order of the changes, or all."""
     trials: int | None = Field(default=None, ge=1)
+    """kind: search: how many configurations the optimiser tries."""
 
     @model_validator(mode="after")
     def _belongs(self) -> Design:
@@ -152,42 +185,66 @@ class Match(_Section):
     """What every cell is made to have as much of as the baseline, and what may move for it."""
 
     on: Literal["parameters", "state", "flops", "none"] = "none"
+    """What is made equal."""
     by: str = "width"
+    """What moves: width, heads, layers, or any whole number of a component."""
     tolerance: float = Field(default=0.02, gt=0, lt=1)
+    """The largest mismatch, as a share."""
 
 
 class Measure(_Section):
     """The metric that the study is about, and which way is better."""
 
     primary: str = "val/loss"
+    """A metric of the task."""
     goal: Literal["min", "max"] = "min"
+    """Whether less of it is better, or more."""
 
 
 class Resources(_Section):
     """What one trial holds while it runs."""
 
     cpus: float = Field(default=1.0, gt=0)
+    """Cores."""
     gpus: float = Field(default=0.0, ge=0)
+    """GPUs, or a share of one."""
 
 
 class Study(_Section):
     """A whole study file."""
 
     name: str
+    """The file's name; may be left out."""
     task: str | None = None
+    """What every model is trained and scored on."""
     tasks: dict[str, dict[str, Any]] = {}
+    """Several tasks, each with its arguments, in place of task and task_args."""
     question: str = ""
+    """What the study is to find out."""
     model: str | None = None
+    """The preset that everything is changed from."""
     model_args: Annotated[dict[str, Any], BeforeValidator(_flat)] = {}
+    """Settings of the model that hold in every cell."""
     task_args: dict[str, Any] = {}
+    """Arguments of the task that hold in every cell."""
     train: dict[str, Any] = {}
-    seeds: Annotated[list[Seed], BeforeValidator(_seed_list)] = [0, 1, 2]
+    """How the outer loop learns: lr, warmup, evaluations, ..."""
+    seeds: Annotated[
+        list[Seed], BeforeValidator(_seed_list, json_schema_input_type=int | list[int])
+    ] = [0, 1, 2]
+    """How many seeds, or which; the same in every cell."""
     design: Annotated[Design, BeforeValidator(_parts)] = Design()
+    """Which cells there are."""
     designs: dict[str, Annotated[Design, BeforeValidator(_parts)]] = {}
+    """Several designs that share a baseline, in place of design."""
     match: Match = Match()
+    """What is made equal between a cell and the one that it is compared with."""
     measure: Measure = Measure()
+    """What the study is judged by."""
     claims: list[str] = []
+    """What is expected, written before the study is run."""
     resources: Resources = Resources()
+    """What one trial holds."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Study:
