@@ -19,14 +19,15 @@ from torch import Tensor, nn
 from ablate.components.bias import L2, Dot
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import GradientDescent
-from ablate.components.memory import MatrixMemory, Memory, MLPMemory
+from ablate.components.memory import GatedMLPMemory, MatrixMemory, Memory, MLPMemory
 from ablate.components.recurrence.coefficients import Gates
-from ablate.components.recurrence.kernel import KernelRule, KernelState, read_pairs, run_kernel
+from ablate.components.recurrence.kernel import KernelState, run_kernel
+from ablate.components.recurrence.pairs import KernelRule, first_outputs, read_pairs
 from ablate.components.retention import NoRetention, ScalarRetention
 from ablate.components.window import OmegaWindow
 
 EXIST: dict[str, tuple[type, ...]] = {
-    "memory": (MatrixMemory, MLPMemory),
+    "memory": (MatrixMemory, MLPMemory, GatedMLPMemory),
     "window": (OmegaWindow,),
     "bias": (Dot, L2),
     "retention": (NoRetention, ScalarRetention),
@@ -176,8 +177,9 @@ class ExponentialMemory(nn.Module):
         """State of `rows` fresh sequences: the anchors and their values, nothing seen."""
         memory: Memory = self.memory  # type: ignore[assignment]
         rule, dims = self.rule(), self.dims
-        first, *later = (w.to(dtype) for w in memory.initial())
-        values = first.mT
+        initial = [w.to(dtype) for w in memory.initial()]
+        later = initial[memory.fronts :]
+        values = torch.cat(initial[: memory.fronts], dim=1).mT
         if rule.normalised:
             values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
         anchors: Tensor = self.feature_map.anchors  # type: ignore[assignment]
@@ -187,7 +189,7 @@ class ExponentialMemory(nn.Module):
         shape = (rows, rule.window - 1, dims.heads)
         pairs = tuple(
             (values.new_zeros(rows, dims.heads, 0, i), values.new_zeros(rows, dims.heads, 0, o))
-            for o, i in memory.shapes[1:]
+            for o, i in memory.shapes[memory.fronts :]
         )
         return KernelState(
             keys=keys,
@@ -221,7 +223,8 @@ class ExponentialMemory(nn.Module):
             raw = q.to(wide).transpose(1, 2).flatten(0, 1)
             keys, values, *later = (part.to(wide).flatten(0, 1) for part in frozen)
             front = read_pairs(self.rule(), raw, keys, values)
-            y = memory.read((front,), raw, lambda j, z: torch.bmm(z, later[j - 1].mT))
+            outputs = first_outputs(self.rule(), front)
+            y = memory.read(outputs, raw, lambda j, z: torch.bmm(z, later[j - memory.fronts].mT))
         read: Tensor = y.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
         return read.to(q.dtype)
 

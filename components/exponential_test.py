@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from ablate.components.dims import Dims
 from ablate.components.exponential import Exponential, ExponentialMemory
 from ablate.components.feature_map import Polynomial
 from ablate.components.inner_optimizer import GradientDescent, Momentum
-from ablate.components.memory import MatrixMemory, MLPMemory
+from ablate.components.memory import GatedMLPMemory, MatrixMemory, MLPMemory
 from ablate.components.recurrence.coefficients import Gates
 from ablate.components.recurrence.oracle import Definition, run_oracle
 from ablate.components.retention import NoRetention, ScalarRetention
@@ -35,16 +36,18 @@ def make(
     anchors: int = 4,
     forget: bool = True,
     gates: str = "reader",
-    learned_initial: bool = True,
 ) -> ExponentialMemory:
     dims = Dims(model=5, heads=HEADS, key=KEY, value=KEY)
     lift = Exponential(dims, anchors=anchors, normalised=normalised, span=span)
-    stored: nn.Module = MLPMemory(dims, anchors, expansion=2)
-    if memory == "matrix":
-        stored = MatrixMemory(dims, anchors, learned_initial=learned_initial)
+    kinds = {
+        "matrix": MatrixMemory,
+        "mlp": functools.partial(MLPMemory, expansion=2),
+        "deep": functools.partial(MLPMemory, expansion=2, layers=3),
+        "gated": functools.partial(GatedMLPMemory, expansion=2, norm=True),
+    }
     layer = ExponentialMemory(
         dims,
-        memory=stored,
+        memory=kinds[memory](dims, anchors),
         feature_map=lift,
         window=OmegaWindow(dims, length=window, gates=gates),
         bias={"dot": Dot, "l2": L2}[bias](dims),
@@ -55,8 +58,8 @@ def make(
     made = initialise(layer)
     assert isinstance(made, ExponentialMemory)
     with torch.no_grad():
-        for weight in made.memory.parameters():
-            weight.normal_(std=0.5, generator=torch.Generator().manual_seed(weight.numel()))
+        for seed, weight in enumerate(made.memory.parameters()):
+            weight.normal_(std=0.5, generator=torch.Generator().manual_seed(seed))
     return made
 
 
@@ -95,12 +98,15 @@ def truncate(layer: ExponentialMemory, degree: int) -> Any:
 def oracle(layer: ExponentialMemory, features: Any, sequence: tuple[Tensor, ...]) -> Tensor:
     """The token loop on materialised features."""
     memory: Any = layer.memory
-    first, *later = memory.initial()
+    fronts, initial = memory.fronts, memory.initial()
     anchors: Tensor = layer.feature_map.anchors  # type: ignore[assignment]
     phi = features(anchors.transpose(0, 1)).transpose(0, 1)
-    weights = tuple(w.expand(sequence[0].shape[0], *w.shape) for w in (first @ phi, *later))
+    lifted = (*(w @ phi for w in initial[:fronts]), *initial[fronts:])
+    weights = tuple(w.expand(sequence[0].shape[0], *w.shape) for w in lifted)
     definition = Definition(
+        gated=fronts == 2,
         residual=memory.output.residual,
+        norm=(memory.output.gain, memory.output.offset) if memory.output.norm else None,
         bias="l2" if isinstance(layer.bias, L2) else "dot",
         chunk=layer.chunk or 10_000,
         window=layer.window.length,  # type: ignore[arg-type]
@@ -117,6 +123,9 @@ CASES = [
     ("mlp", "dot", 2, 4),
     ("mlp", "l2", 1, 1),
     ("mlp", "l2", 3, 4),  # Dot
+    ("gated", "l2", 2, 4),
+    ("gated", "dot", 2, None),
+    ("deep", "l2", 2, 4),
     ("matrix", "dot", 3, 4),
     ("matrix", "l2", 1, 1),  # one triangular solve
     ("matrix", "l2", 3, 1),
@@ -136,7 +145,9 @@ def test_equals_the_token_loop_on_truncated_features(
     torch.testing.assert_close(layer(*sequence)[0], expected, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(("memory", "bias", "window", "chunk"), [CASES[0], CASES[4], CASES[7]])
+@pytest.mark.parametrize(
+    ("memory", "bias", "window", "chunk"), [CASES[0], CASES[4], ("matrix", "l2", 3, 1)]
+)
 def test_truncated_features_tend_to_the_exponential(
     memory: str, bias: str, window: int, chunk: int | None
 ) -> None:
@@ -235,6 +246,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"memory": "mlp", "bias": "dot", "window": 2, "span": 4},
     {"memory": "mlp", "bias": "dot", "span": 4, "normalised": True},
     {"memory": "mlp", "bias": "l2", "window": 3, "chunk": 4, "normalised": True},
+    {"memory": "gated", "bias": "dot", "window": 2, "span": 4, "normalised": True},
+    {"memory": "deep", "bias": "l2", "chunk": 4},
     {"memory": "matrix", "bias": "l2", "window": 3, "chunk": 1, "normalised": True},
     {"memory": "matrix", "bias": "l2", "window": 2, "chunk": 4},
     {"memory": "matrix", "bias": "dot", "window": 2, "chunk": 4},
@@ -289,7 +302,7 @@ def test_gradients_agree_with_finite_differences(options: dict[str, Any]) -> Non
     assert torch.autograd.gradcheck(output, (*sequence, *weights), fast_mode=True)
 
 
-@pytest.mark.parametrize("options", [VARIANTS[0], VARIANTS[2], VARIANTS[6]])
+@pytest.mark.parametrize("options", [VARIANTS[0], VARIANTS[2], VARIANTS[6], VARIANTS[8]])
 def test_retrieving_is_reading_without_a_write(options: dict[str, Any]) -> None:
     layer = make(**options, forget=False)
     sequence = inputs()
