@@ -16,6 +16,7 @@ from ablate.components.backbone import Backbone, MixerLayer, unit
 from ablate.components.backbone_test import draw, initialise
 from ablate.components.bias import L2
 from ablate.components.dims import Dims
+from ablate.components.exponential import Exponential, ExponentialMemory
 from ablate.components.feature_map import Identity
 from ablate.components.hybrid import (
     AfterMemory,
@@ -31,7 +32,7 @@ from ablate.components.hybrid import (
 from ablate.components.inner_optimizer import GradientDescent
 from ablate.components.language_model import LanguageModel
 from ablate.components.language_model_test import VOCAB, in_pieces, make_mixer, make_tokens
-from ablate.components.memory import MatrixMemory
+from ablate.components.memory import MatrixMemory, MLPMemory
 from ablate.components.memory_as_context import MemoryAsContextLayer
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.retention import ScalarRetention
@@ -138,6 +139,32 @@ def test_the_meta_device_gives_shapes(kind: str) -> None:
         logits, state = model(torch.zeros(2, 7, dtype=torch.int64))
         logits, _ = model(torch.zeros(2, 1, dtype=torch.int64), state)
     assert logits.shape == (2, 1, VOCAB)
+
+
+def infinite(dims: Dims) -> ExponentialMemory:
+    """A memory whose state grows."""
+    lift = Exponential(dims, anchors=3)
+    return ExponentialMemory(
+        dims,
+        memory=MLPMemory(dims, lift.width, expansion=1),
+        feature_map=lift,
+        window=OmegaWindow(dims, length=2),
+        bias=L2(dims),
+        retention=ScalarRetention(dims),
+        inner_optimizer=GradientDescent(dims),
+        chunk=4,
+    )
+
+
+@pytest.mark.parametrize("kind", ["mac", "mag"])
+def test_a_memory_that_grows_can_be_beside_attention(kind: str) -> None:
+    backbone = Backbone(dim=8, layers=1, heads=2)
+    layers = HYBRIDS[kind].layers(backbone, lambda: infinite(backbone.dims))
+    model, tokens = LanguageModel(VOCAB, backbone, layers), make_tokens(length=LENGTH)
+    initialise(model)
+    whole, _ = model(tokens)
+    pieces = [3, 1, 1, 6, 2]
+    torch.testing.assert_close(in_pieces(model, tokens, pieces), whole, rtol=0, atol=1e-10)
 
 
 class Silent(nn.Module):

@@ -73,7 +73,8 @@ def read_pairs(
 
 def first_outputs(rule: KernelRule, front: Tensor) -> Weights:
     """The outputs of each map on the features; their values lie side by side."""
-    return front.split([shape[0] for shape in rule.memory.shapes[: rule.memory.fronts]], dim=-1)
+    widths = [shape[0] for shape in rule.memory.shapes[: rule.memory.fronts]]
+    return torch.split(front, widths, dim=-1)
 
 
 def _finished(rule: KernelRule, sums: Tensor) -> Tensor:
