@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from ablate.components.dims import Dims
 from ablate.components.gate import HeadGate
 
+PREDICTIONS = ("undecayed", "decayed")
+
 
 class Step(NamedTuple):
     """Step size and momentum decay of each token and head; no decay means no momentum."""
@@ -35,6 +37,9 @@ class InnerOptimizer(nn.Module):
     source: ClassVar[str] = ""
     step_inside: ClassVar[bool] = True
     has_momentum: ClassVar[bool] = True
+    nesterov: ClassVar[bool] = False
+    implicit: ClassVar[bool] = False
+    decayed: bool = False
 
     def __init__(self, dims: Dims, *, lr_max: float) -> None:
         super().__init__()
@@ -52,13 +57,51 @@ class InnerOptimizer(nn.Module):
 
 
 class GradientDescent(InnerOptimizer):
-    """No momentum: M_n = alpha_n M_{n-1} - lr_n G_n."""
+    """No momentum: M_n = alpha_n M_{n-1} - lr_n G_n.
 
-    source: ClassVar[str] = "Atlas Eq. 10 (OmegaNet)"
+    Args:
+        dims: widths.
+        lr_max: bound of the step.
+        prediction: whose error G_n is: "undecayed": of M_{n-1} (Titans, Atlas); "decayed": of
+            alpha_n M_{n-1} (Gated DeltaNet), which exists for a matrix with window 1.
+
+    Raises:
+        ValueError: `lr_max` is not positive, or an unknown prediction.
+    """
+
+    source: ClassVar[str] = "Atlas Eq. 10 (OmegaNet); MIRAS Table 1 (decayed: Gated DeltaNet)"
     has_momentum: ClassVar[bool] = False
 
-    def __init__(self, dims: Dims, *, lr_max: float = 0.05) -> None:
+    def __init__(self, dims: Dims, *, lr_max: float = 0.05, prediction: str = "undecayed") -> None:
         super().__init__(dims, lr_max=lr_max)
+        if prediction not in PREDICTIONS:
+            raise ValueError(
+                f"{type(self).__name__}.prediction={prediction!r}: must be one of "
+                f"{', '.join(PREDICTIONS)}"
+            )
+        self.decayed = prediction == "decayed"
+
+
+class ImplicitGradientDescent(GradientDescent):
+    """The step that a gradient at the memory after the write would have made.
+
+    For a matrix and squared errors it is lr_n / (1 + lr_n |phi(k_n)|^2) (Longhorn), stable for any
+    lr. With "decayed" prediction M_n minimises lr/2 |M k - v|^2 + 1/2 |M - alpha_n M_{n-1}|^2.
+
+    Args:
+        dims: widths.
+        lr_max: bound of lr.
+        prediction: as of `GradientDescent`.
+
+    Raises:
+        ValueError: `lr_max` is not positive, or an unknown prediction.
+    """
+
+    source: ClassVar[str] = "Liu et al. 2024 (Longhorn); Atlas Table 1; MIRAS Table 1"
+    implicit: ClassVar[bool] = True
+
+    def __init__(self, dims: Dims, *, lr_max: float = 1.0, prediction: str = "decayed") -> None:
+        super().__init__(dims, lr_max=lr_max, prediction=prediction)
 
 
 class Momentum(InnerOptimizer):
@@ -67,6 +110,16 @@ class Momentum(InnerOptimizer):
     source: ClassVar[str] = "Titans Eq. 13-14; Atlas Eq. 12-13"
 
     def __init__(self, dims: Dims, *, lr_max: float = 0.02) -> None:
+        super().__init__(dims, lr_max=lr_max)
+
+
+class Nesterov(InnerOptimizer):
+    """Momentum looked ahead: M_n = alpha_n M_{n-1} - theta_n S_n - lr_n G_n, S_n as `Momentum`."""
+
+    source: ClassVar[str] = "Sutskever et al. 2013 on Titans Eq. 13-14; not in the papers"
+    nesterov: ClassVar[bool] = True
+
+    def __init__(self, dims: Dims, *, lr_max: float = 0.01) -> None:
         super().__init__(dims, lr_max=lr_max)
 
 

@@ -5,13 +5,15 @@ M_n = alpha_n M_{n-1} - b_n P(S_n) and y_n = M_n(phi(q_n)) (Atlas Eq. 32-33; Tit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.components.bias import Bias
+from ablate.components.bias import L2, Bias
+from ablate.components.combinations import check_combination, is_plain_matrix
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
 from ablate.components.memory import Memory, Weights
@@ -19,6 +21,10 @@ from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.recurrence.chunked import Rule, run_chunked
 from ablate.components.recurrence.coefficients import Gates
 from ablate.components.recurrence.state import MemoryState
+from ablate.components.recurrence.writes import Carried
+from ablate.components.retention import Retention
+
+READS = ("after", "before")
 
 
 @runtime_checkable
@@ -36,9 +42,14 @@ class Window(Protocol):
     """What the layer asks of a window."""
 
     length: int
+    truncated: bool
+    said_width: int | None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, said: Tensor | None) -> Tensor:
         """Weights `[b t h c]` of the last c tokens."""
+
+    def said(self, x: Tensor) -> Tensor | None:
+        """What tokens leave for the windows of later ones, `[b t h r]`."""
 
 
 class NeuralMemory(nn.Module):
@@ -52,10 +63,11 @@ class NeuralMemory(nn.Module):
         memory, feature_map, window, bias, retention, inner_optimizer, newton_schulz: the axes.
         chunk: tokens whose inner gradients share one memory, that at the chunk's start. It is part
             of the model: 1 is the exact online rule.
+        read: "after" the token's own write (y_n = M_n(q_n)), or "before" it (M_{n-1}(q_n)).
 
     Raises:
-        ValueError: `chunk` < 1; Muon without newton_schulz or the reverse; a memory built for
-            another feature width.
+        ValueError: `chunk` < 1; an unknown `read`; Muon without newton_schulz or the reverse; a
+            memory built for another feature width.
     """
 
     def __init__(
@@ -66,14 +78,20 @@ class NeuralMemory(nn.Module):
         feature_map: nn.Module,
         window: nn.Module,
         bias: Bias,
-        retention: nn.Module,
+        retention: Retention,
         inner_optimizer: InnerOptimizer,
         newton_schulz: NewtonSchulz | None = None,
         chunk: int,
+        read: str = "after",
     ) -> None:
         super().__init__()
+        if read not in READS:
+            raise ValueError(f"read={read!r}: must be one of {', '.join(READS)}")
         _check(memory, feature_map, inner_optimizer, newton_schulz, chunk)
-        self.dims, self.chunk = dims, chunk
+        check_combination(
+            memory, feature_map, window, bias, retention, inner_optimizer, newton_schulz
+        )
+        self.dims, self.chunk, self.read = dims, chunk, read
         self.memory, self.feature_map, self.window = memory, feature_map, window
         self.bias, self.retention = bias, retention
         self.inner_optimizer, self.newton_schulz = inner_optimizer, newton_schulz
@@ -97,16 +115,19 @@ class NeuralMemory(nn.Module):
         wide = torch.promote_types(q.dtype, torch.float32)
         # Autocast knows no meta device, where models are only counted.
         with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-            gates = self.gates(x)
             if state is None:
                 state = self.initial_state(q.shape[0], dtype=wide)
+            gates, said = self.gates(x, state)
             v = self.bias.target(v.to(wide), x)
             y, state = run_chunked(self.rule(), q.to(wide), k.to(wide), v, gates, state)
-        return y.to(q.dtype), state
+        return y.to(q.dtype), replace(state, said=said)
 
     def frozen(self, state: MemoryState | None, rows: int) -> Weights:
         """The memory as a read finds it now, for `retrieve`."""
-        return (self.initial_state(rows) if state is None else state).weights
+        now = (self.initial_state(rows) if state is None else state).weights
+        if not self.retention.maps:
+            return now
+        return tuple(self.retention.weights(w.flatten(0, 1)).unflatten(0, w.shape[:2]) for w in now)
 
     def retrieve(self, q: Float[Tensor, "b t h d"], frozen: Weights) -> Float[Tensor, "b t h e"]:
         """M(q) without a write (Titans Eq. 15 and 21, where a star says so)."""
@@ -121,10 +142,16 @@ class NeuralMemory(nn.Module):
         read: Tensor = y.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
         return read.to(q.dtype)
 
-    def gates(self, x: Float[Tensor, "b t m"]) -> Gates:
-        """Everything that the block input decides."""
+    def gates(self, x: Float[Tensor, "b t m"], state: MemoryState) -> tuple[Gates, Tensor | None]:
+        """Everything that the block input decides, and what it leaves for later windows."""
+        window: Window = self.window  # type: ignore[assignment]
         size, decay = self.inner_optimizer(x)
-        return Gates(keep=self.retention(x), lr=size, theta=decay, gamma=self.window(x))
+        said = window.said(x)
+        if said is not None and state.said is not None:
+            said = torch.cat([state.said, said], dim=1)
+        gamma = window(x, said)[..., : self.rule().window]
+        gates = Gates(keep=self.retention(x), lr=size, theta=decay, gamma=gamma)
+        return gates, None if said is None else said[:, said.shape[1] - window.length + 1 :]
 
     def rule(self) -> Rule:
         """What the recurrence needs beside tokens and gates."""
@@ -136,18 +163,59 @@ class NeuralMemory(nn.Module):
             features=self.feature_map,
             error=self.bias,
             chunk=self.chunk,
-            window=window.length,
+            window=min(window.length, self.chunk) if window.truncated else window.length,
+            truncated=window.truncated,
+            read_before=self.read == "before",
             momentum=optimizer.has_momentum,
             step_inside=optimizer.step_inside,
             orthogonalise=orthogonal,
             group=1 if orthogonal is None else orthogonal.group(self.chunk),
+            nesterov=optimizer.nesterov,
+            implicit=optimizer.implicit,
+            decayed=optimizer.decayed,
+            online=self._solvable(),
+            side=self.retention.side or "key",
+            mapped=self.retention.weights if self.retention.maps else None,
+            shrink=self.retention.shrink if self.retention.shrinks else None,
+            reset=self._reset if self.retention.resets else None,
         )
+
+    def _solvable(self) -> bool:
+        """Whether the exact online rule is linear in the errors, so that blocks solve for them."""
+        retention = self.retention
+        return (
+            self.chunk == 1
+            and self.window.length == 1
+            and type(self.bias) is L2
+            and is_plain_matrix(self.memory)
+            and self.newton_schulz is None
+            and not (retention.maps or retention.shrinks or retention.resets)
+            and retention.side != "value"
+        )
+
+    def _start(self) -> Weights:
+        """What a sequence starts from, h o i each: the learned weights, or their accumulators."""
+        memory: Memory = self.memory  # type: ignore[assignment]
+        return tuple(self.retention.accumulator(w) for w in memory.initial())
+
+    def _reset(self, carried: Carried) -> Carried:
+        """What a chunk starts from; heads are the faster index of the rows."""
+        weights, momenta = carried.weights, carried.momenta
+        if self.retention.resets != "momentum":
+            start = zip(weights, self._start(), strict=True)
+            weights = tuple(
+                fresh.to(w.dtype).repeat(w.shape[0] // fresh.shape[0], 1, 1) for w, fresh in start
+            )
+        if self.retention.resets != "memory":
+            momenta = tuple(torch.zeros_like(s) for s in momenta)
+        return Carried(weights, momenta)
 
     def initial_state(self, rows: int, *, dtype: torch.dtype = torch.float32) -> MemoryState:
         """State of `rows` fresh sequences: the learned weights, nothing seen."""
-        memory: Memory = self.memory  # type: ignore[assignment]
-        weights = tuple(w.to(dtype).expand(rows, *w.shape) for w in memory.initial())
+        weights = tuple(w.to(dtype).expand(rows, *w.shape) for w in self._start())
         blank, rule, dims = weights[0], self.rule(), self.dims
+        window: Window = self.window  # type: ignore[assignment]
+        width = window.said_width
         shape = (rows, rule.window - 1, dims.heads)
         return MemoryState(
             weights=weights,
@@ -158,6 +226,9 @@ class NeuralMemory(nn.Module):
             step=blank.new_zeros(rows, dims.heads) if rule.group > 1 else None,
             filled=0,
             position=0,
+            said=None
+            if width is None
+            else blank.new_zeros(rows, window.length - 1, dims.heads, width),
         )
 
     def _check_widths(self, q: Tensor, k: Tensor, v: Tensor) -> None:

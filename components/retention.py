@@ -1,22 +1,62 @@
-"""Retention: how much of the memory survives a token, alpha_t in M_t = alpha_t M_{t-1} - ..."""
+"""Retention: how much of the memory survives a token, alpha_t in M_t = alpha_t M_{t-1} - ...
+
+Some retentions are more than a decay. Those of `nonlinear_retention` read weights that are a
+function of what is written, or shrink what was kept.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 from ablate.components.gate import HeadGate
 
+SCHEDULES = ("retnet", "alibi", "learned")
+SIDES = ("key", "value")
+RESETS = ("momentum", "memory", "both")
 
-class NoRetention(nn.Module):
-    """Keeps everything: alpha = 1."""
+
+class Retention(nn.Module):
+    """What every retention has; not a choice itself.
+
+    side, channels: of the matrix that its numbers act on, None for one number for each head. maps:
+    weights are a function of what is written (`accumulator`, `weights`). shrinks: kept weights are
+    made smaller at every token (`shrink`). resets: what a chunk starts without.
+    """
 
     axes: ClassVar[tuple[str, ...]] = ()
     principal: ClassVar[str | None] = None
+    source: ClassVar[str] = ""
+    maps: ClassVar[bool] = False
+    shrinks: ClassVar[bool] = False
+    side: str | None = None
+    channels: int = 1
+    resets: str | None = None
+
+    def accumulator(self, weights: Float[Tensor, "h o i"]) -> Float[Tensor, "h o i"]:
+        """What a sequence's writes start from, made from a memory's learned start."""
+        return weights
+
+    def weights(self, accumulated: Float[Tensor, "*p o i"]) -> Float[Tensor, "*p o i"]:
+        """Weights of what is written; heads are the faster index of the first dimension."""
+        return accumulated
+
+    def shrink(
+        self, kept: Float[Tensor, "p o i"], lr: Float[Tensor, "p 1 1"]
+    ) -> Float[Tensor, "p o i"]:
+        """Weights after a token with step `lr` whose decay and write left `kept`."""
+        return kept
+
+
+class NoRetention(Retention):
+    """Keeps everything: alpha = 1."""
+
     source: ClassVar[str] = "DeltaNet; MIRAS Table 1 rows without a retention gate"
 
     def __init__(self, dims: Dims) -> None:
@@ -29,13 +69,60 @@ class NoRetention(nn.Module):
         return torch.ones(*x.shape[:2], self.heads, dtype=wide, device=x.device)
 
 
-class ScalarRetention(nn.Module):
+class ConstantRetention(Retention):
+    """One number in (0, 1) for each head, the same for all tokens.
+
+    Args:
+        dims: widths.
+        schedule: heads h = 0.. keep 1 - 2^(-5-h) ("retnet") or exp(-2^(-8 (h+1) / heads))
+            ("alibi", Lightning attention); "learned": as retnet at the start, then trained.
+
+    Raises:
+        ValueError: an unknown schedule.
+    """
+
+    principal: ClassVar[str | None] = None
+    source: ClassVar[str] = "Sun et al. 2023 (RetNet) Eq. 8; MIRAS Table 1, rows RetNet, Lightning"
+
+    def __init__(self, dims: Dims, *, schedule: str = "retnet") -> None:
+        super().__init__()
+        if schedule not in SCHEDULES:
+            names = ", ".join(SCHEDULES)
+            raise ValueError(f"ConstantRetention.schedule={schedule!r}: must be one of {names}")
+        self.schedule, self.heads = schedule, dims.heads
+        if schedule == "learned":
+            self.logit = nn.Parameter(torch.empty(dims.heads))
+        else:
+            self.register_buffer("kept", self._start(), persistent=False)
+
+    def _start(self) -> Tensor:
+        head = torch.arange(self.heads, dtype=torch.get_default_dtype())
+        if self.schedule == "alibi":
+            return torch.exp(-(2.0 ** (-8 * (head + 1) / self.heads)))
+        return 1 - 2.0 ** (-5 - head)
+
+    def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Begin as RetNet."""
+        if self.schedule == "learned":
+            with torch.no_grad():
+                self.logit.copy_(torch.logit(self._start()))
+
+    def forward(self, x: Float[Tensor, "b t m"]) -> Float[Tensor, "b t h"]:
+        """The kept share for each token and head."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        if self.schedule == "learned":
+            kept = torch.sigmoid(self.logit.to(wide))
+        else:
+            kept = self.get_buffer("kept").to(wide)
+        return kept.expand(*x.shape[:2], self.heads)
+
+
+class ScalarRetention(Retention):
     """One number in (0, 1) for each token and head: sigmoid(w x + b), b starting at `init`.
 
     Titans writes 1 - alpha for what Atlas and MIRAS write alpha; this is the kept share.
     """
 
-    axes: ClassVar[tuple[str, ...]] = ()
     principal: ClassVar[str | None] = "init"
     source: ClassVar[str] = "Atlas Eq. 10 and 32; Titans Eq. 13"
 
@@ -47,3 +134,82 @@ class ScalarRetention(nn.Module):
         """The kept share for each token and head."""
         kept: Tensor = self.gate(x)
         return kept.squeeze(-1)
+
+
+class ResetRetention(ScalarRetention):
+    """A scalar decay, and a fresh start at every chunk: chunks know of each other by no memory.
+
+    Args:
+        dims: widths.
+        what: "momentum", "memory" (back to the learned start) or "both".
+        init: of the decay's gate.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+
+    principal: ClassVar[str | None] = None
+    source: ClassVar[str] = "Li et al. 2025 (TNT), local memories"
+
+    def __init__(self, dims: Dims, *, what: str = "both", init: float = 4.0) -> None:
+        super().__init__(dims, init=init)
+        if what not in RESETS:
+            raise ValueError(f"ResetRetention.what={what!r}: must be one of {', '.join(RESETS)}")
+        self.resets = what
+
+
+class ChannelRetention(Retention):
+    """One number in (0, 1) for each token, head and channel, from a low-rank map.
+
+    sigmoid(U D x + b)^(1 / temperature). "key" keeps M diag(a), columns by key channel, as GLA;
+    "value" keeps diag(a) M, rows by value channel. A deep memory has "key" only: columns of the
+    maps on the features, rows of the later ones.
+
+    Args:
+        dims: widths.
+        side: "key" or "value".
+        rank: inner width of the map.
+        init: b at the start.
+        temperature: GLA divides the logarithm by 16.
+
+    Raises:
+        ValueError: an unknown side, `rank` < 1, or a temperature that is not positive.
+    """
+
+    principal: ClassVar[str | None] = "rank"
+    source: ClassVar[str] = "Yang et al. 2024 (GLA) section 4.4; MIRAS section 5.4; RWKV-7"
+
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        side: str = "key",
+        rank: int = 16,
+        init: float = 4.0,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if side not in SIDES:
+            raise ValueError(f"ChannelRetention.side={side!r}: must be one of {', '.join(SIDES)}")
+        if rank < 1:
+            raise ValueError(f"ChannelRetention.rank={rank!r}: must be a whole number >= 1")
+        if not temperature > 0:
+            raise ValueError(f"ChannelRetention.temperature={temperature!r}: must be > 0")
+        self.side, self.heads, self.start, self.temperature = side, dims.heads, init, temperature
+        self.channels = dims.key if side == "key" else dims.value
+        width = dims.heads * self.channels
+        self.down = nn.Linear(dims.model, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+        self.offset = nn.Parameter(torch.empty(width))
+
+    def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Set the offset to its start value; the linear maps are drawn by the caller."""
+        nn.init.constant_(self.offset, self.start)
+
+    def forward(self, x: Float[Tensor, "b t m"]) -> Float[Tensor, "b t h d"]:
+        """The kept share for each token, head and channel."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        low = F.linear(x.to(wide), self.down.weight.to(wide))
+        logits = F.linear(low, self.up.weight.to(wide), self.offset.to(wide))
+        kept = torch.exp(F.logsigmoid(logits) / self.temperature)
+        return kept.unflatten(-1, (self.heads, -1))
