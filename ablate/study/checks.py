@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 from ablate.errors import UserError
 from ablate.study.cells import Cell, Laid
+from ablate.study.expand import Expanded
+from ablate.study.fractional import is_regular
 from ablate.study.schema import Resources
 
 GB = 1 << 30
 SAID = 8
 MANY_FACTORS = 12
+MAIN_AND_PAIRS = 5
 
 
 def check_memory(cells: Sequence[Cell], resources: Resources, file: str) -> list[str]:
@@ -60,14 +63,25 @@ def alias_sentences(laid: Laid) -> list[str]:
     """What each fractional design cannot tell apart, in words; main effects and pairs."""
     found = []
     for one in laid.designs:
-        if one.design.kind != "fractional":
-            continue
-        from ablate.analysis.factorial import aliases, term_name
+        if one.design.kind == "fractional":
+            found += _aliases(one, laid.cells)
+    return found
 
-        keys = [factor.key for factor in one.factors if factor.key not in one.design.blocks]
-        columns = {key: [str(cell.axes[key]) for cell in laid.cells] for key in keys}
-        terms = None if len(keys) <= MANY_FACTORS else [(key,) for key in keys]
-        for group in aliases(columns, terms):
-            rest = " + ".join(term_name(term) for term in group[:-1])
-            found.append(f"this design cannot tell {term_name(group[-1])} from {rest}")
+
+def _aliases(one: Expanded, cells: Sequence[Cell]) -> list[str]:
+    from ablate.analysis.factorial import aliases, term_name
+
+    regular = is_regular(one.design, one.factors)
+    keys = [f.key for f in one.factors if f.key not in one.design.blocks and not f.when]
+    columns = {key: [str(cell.axes[key]) for cell in cells] for key in keys}
+    mains: list[tuple[str, ...]] = [(key,) for key in keys]
+    found = []
+    for group in aliases(columns, None if regular and len(keys) <= MANY_FACTORS else mains):
+        rest = " + ".join(term_name(term) for term in group[:-1])
+        found.append(f"this design cannot tell {term_name(group[-1])} from {rest}")
+    if not regular and one.design.resolution != MAIN_AND_PAIRS:
+        found.append(
+            "this design tells single factors apart only if no two of them interact; "
+            f"resolution: {MAIN_AND_PAIRS} takes as many cells as pairs need"
+        )
     return found

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ablate.errors import UserError
 from ablate.study.factors import Factor, Levels, canonical
+from ablate.study.schema import Design
 from ablate.study.space import Point, Space
 
 DEFAULT_RESOLUTION = 4
@@ -31,13 +32,14 @@ def fractional(space: Space) -> Iterator[Point]:
         UserError: fewer runs than effects to tell apart, or more than there are combinations.
     """
     start = space.baseline
-    for levels in _regular(space) if _is_regular(space) else _optimal(space):
+    for levels in _regular(space) if is_regular(space.design, space.factors) else _optimal(space):
         yield Point(levels, None if levels == start else start)
 
 
-def _is_regular(space: Space) -> bool:
-    two_level = all(len(factor.levels) == 2 and not factor.when for factor in space.factors)
-    return two_level and not space.design.exclude and not space.design.constraints
+def is_regular(design: Design, factors: tuple[Factor, ...]) -> bool:
+    """Whether a textbook fraction is taken: two levels each, no conditions and no exclusions."""
+    two_level = all(len(factor.levels) == 2 and not factor.when for factor in factors)
+    return two_level and not design.exclude and not design.constraints
 
 
 def _regular(space: Space) -> Iterator[Levels]:
