@@ -59,6 +59,9 @@ def _make(
     value: int | None = None,
     steps: int = 3,
     granularity: str | int = "token",
+    gates: str = "reader",
+    border: str = "halo",
+    read: str = "after",
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> NeuralMemory:
@@ -72,12 +75,13 @@ def _make(
         dims,
         memory=MEMORIES[memory](dims, features.width),
         feature_map=features,
-        window=OmegaWindow(dims, length=window),
+        window=OmegaWindow(dims, length=window, gates=gates, border=border),
         bias=({"l2": L2, "dot": Dot}[bias] if isinstance(bias, str) else bias)(dims),
         retention=ScalarRetention(dims, init=2.0),
         inner_optimizer=kinds[optimizer](dims, lr_max=0.3),
         newton_schulz=orthogonal if optimizer == "muon" else None,
         chunk=chunk,
+        read=read,
     )
     _draw(layer, seed)
     return layer.to(dtype)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.components.bias import L2, Dot
+from ablate.components.bias import L2, Bias, Dot
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import GradientDescent
 from ablate.components.memory import GatedMLPMemory, MatrixMemory, Memory, MLPMemory
@@ -29,7 +29,6 @@ from ablate.components.window import OmegaWindow
 EXIST: dict[str, tuple[type, ...]] = {
     "memory": (MatrixMemory, MLPMemory, GatedMLPMemory),
     "window": (OmegaWindow,),
-    "bias": (Dot, L2),
     "retention": (NoRetention, ScalarRetention),
     "inner_optimizer": (GradientDescent,),
 }
@@ -111,7 +110,7 @@ class ExponentialMemory(nn.Module):
         memory: nn.Module,
         feature_map: nn.Module,
         window: nn.Module,
-        bias: nn.Module,
+        bias: Bias,
         retention: nn.Module,
         inner_optimizer: nn.Module,
         newton_schulz: nn.Module | None = None,
@@ -121,7 +120,6 @@ class ExponentialMemory(nn.Module):
         parts = {
             "memory": memory,
             "window": window,
-            "bias": bias,
             "retention": retention,
             "inner_optimizer": inner_optimizer,
         }
@@ -150,7 +148,8 @@ class ExponentialMemory(nn.Module):
             gates = Gates(keep=self.retention(x), lr=size, theta=None, gamma=self.window(x))
             if state is None:
                 state = self.initial_state(q.shape[0], dtype=wide)
-            y, state = run_kernel(self.rule(), q.to(wide), k.to(wide), v.to(wide), gates, state)
+            v = self.bias.target(v.to(wide), x)
+            y, state = run_kernel(self.rule(), q.to(wide), k.to(wide), v, gates, state)
         return y.to(q.dtype), state
 
     def rule(self) -> KernelRule:
@@ -159,7 +158,7 @@ class ExponentialMemory(nn.Module):
         plain = isinstance(self.memory, MatrixMemory) and not (
             self.memory.output.residual or self.memory.output.norm
         )
-        online = self.chunk == 1 and plain and isinstance(self.bias, L2)
+        online = self.chunk == 1 and plain and type(self.bias) is L2
         # The gradient of a plain matrix with the dot bias is -v, wherever it is taken.
         free = plain and isinstance(self.bias, Dot)
         return KernelRule(
@@ -199,14 +198,16 @@ class ExponentialMemory(nn.Module):
             base_weights=weights,
             inner=pairs if rule.span is not None else (),
             recent_keys=values.new_zeros(*shape, dims.key),
-            recent_values=values.new_zeros(*shape, dims.value),
+            recent_values=values.new_zeros(*shape, dims.value + self.bias.extra),
             filled=0,
             position=0,
         )
 
     def frozen(self, state: KernelState | None, rows: int) -> tuple[Tensor, ...]:
         """The memory as a read finds it now, for `retrieve`: keys, values, later weights."""
-        state = self.initial_state(rows) if state is None else state
+        if state is None:
+            wide = torch.promote_types(next(self.parameters()).dtype, torch.float32)
+            state = self.initial_state(rows, dtype=wide)
         later = state.weights
         if state.inner:
             pairs = zip(later, state.inner, strict=True)
@@ -255,6 +256,11 @@ def _check_options(
         raise ValueError(
             "feature_map.anchors=0 with a deep memory: its first layer would say 0 of every key, "
             "so its second would never be written; give at least 1"
+        )
+    if window.said_width is not None or window.truncated:
+        raise ValueError(
+            "window.gates=both and window.border=truncate do not exist with an exponential "
+            "feature_map: choose reader, constant or none, and halo"
         )
     span, length = feature_map.span, window.length
     if span is None:

@@ -10,7 +10,7 @@ from ablate.components.dims import Dims
 from ablate.components.gate import HeadGate
 from ablate.components.inner_optimizer import GradientDescent, Momentum, Muon
 from ablate.components.retention import NoRetention, ScalarRetention
-from ablate.components.window import OmegaWindow
+from ablate.components.window import PAIR, OmegaWindow
 
 DIMS = Dims(model=5, heads=3, key=4, value=2)
 
@@ -99,11 +99,37 @@ def test_a_window_without_gates_weighs_all_alike() -> None:
     assert not list(OmegaWindow(DIMS, gates="none").parameters())
 
 
+def test_gates_of_both_compare_the_reader_with_each_source() -> None:
+    window = OmegaWindow(DIMS, length=3, gates="both")
+    _drawn(window)
+    window.init_weights(lambda _: torch.Generator())
+    assert window.reads is not None
+    assert window.says is not None
+    x = _x()
+    left = window.said(x)
+    assert left is not None
+    gamma = window(x, torch.cat([torch.zeros_like(left[:, :2]), left], dim=1))
+    reads, says = ((x @ w.weight.T).view(2, 7, 3, PAIR) for w in (window.reads, window.says))
+    for t in range(7):
+        for j in range(min(3, t + 1)):
+            match = (reads[:, t] * says[:, t - j]).sum(-1) / PAIR**0.5
+            torch.testing.assert_close(gamma[:, t, :, j], torch.sigmoid(match + 1))
+
+
+def test_constant_gates_are_learned_numbers_for_each_place() -> None:
+    window = OmegaWindow(DIMS, length=3, gates="constant", normalised=True)
+    window.init_weights(lambda _: torch.Generator())
+    gamma = window(_x())
+    torch.testing.assert_close(gamma, torch.sigmoid(torch.ones(2, 7, 3, 3)) / 3)
+    assert [tuple(p.shape) for p in window.parameters()] == [(3, 3)]
+
+
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
         ({"length": 0}, "length=0: must be >= 1"),
-        ({"gates": "writer"}, "gates='writer': must be one of reader, none"),
+        ({"border": "wall"}, "border='wall': must be one of halo, truncate"),
+        ({"gates": "writer"}, "gates='writer': must be one of reader, none, both, constant"),
     ],
 )
 def test_a_bad_window_is_refused(options: dict[str, object], rule: str) -> None:

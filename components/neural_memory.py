@@ -124,7 +124,10 @@ class NeuralMemory(nn.Module):
 
     def frozen(self, state: MemoryState | None, rows: int) -> Weights:
         """The memory as a read finds it now, for `retrieve`."""
-        now = (self.initial_state(rows) if state is None else state).weights
+        if state is None:
+            wide = torch.promote_types(next(self.parameters()).dtype, torch.float32)
+            state = self.initial_state(rows, dtype=wide)
+        now = state.weights
         if not self.retention.maps:
             return now
         return tuple(self.retention.weights(w.flatten(0, 1)).unflatten(0, w.shape[:2]) for w in now)

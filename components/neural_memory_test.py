@@ -25,6 +25,9 @@ KINDS: list[Mapping[str, object]] = [
     {"memory": "matrix", "optimizer": "muon", "granularity": "chunk"},
     {"memory": "mlp", "optimizer": "gd", "bias": Huber},
     {"memory": "gated norm", "optimizer": "gd", "window": 2},
+    {"memory": "matrix", "optimizer": "momentum", "gates": "both", "window": 7},
+    {"memory": "mlp", "optimizer": "gd", "gates": "constant", "border": "truncate", "window": 9},
+    {"memory": "mlp", "optimizer": "muon", "granularity": 2, "gates": "both", "read": "before"},
     {"memory": "matrix norm", "optimizer": "gd", "chunk": 3, "window": 1},
     {"memory": "mlp of 3", "optimizer": "muon", "granularity": 2},
 ]
@@ -55,7 +58,7 @@ def _pieces(
 
 
 def _tensors(state: MemoryState) -> list[Tensor]:
-    step = [] if state.step is None else [state.step]
+    step = [part for part in (state.step, state.said) if part is not None]
     return [*state.weights, *state.base, *state.momentum, state.keys, state.values, *step]
 
 

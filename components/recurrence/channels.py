@@ -85,7 +85,7 @@ class ChannelWrite:
         """Weights and momenta after the last token."""
         weights = []
         for j, (u, z) in enumerate(zip(self.us, self.zs, strict=True)):
-            columns = self._by_columns(at_features=j == 0)
+            columns = self._by_columns(at_features=z is self.zs[0])
             made = self._kept(self.w.end_carry, columns=columns) * self.carried.weights[j]
             if self.w.end_momentum is not None:
                 share = self._kept(self.w.end_momentum, columns=columns)

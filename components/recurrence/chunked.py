@@ -27,7 +27,13 @@ from ablate.components.recurrence.coefficients import (
 from ablate.components.recurrence.mapped import mapped_write, shrunk_write
 from ablate.components.recurrence.online import BLOCK, online_errors
 from ablate.components.recurrence.state import MemoryState, Piece, cut
-from ablate.components.recurrence.writes import Carried, LinearWrite, OrthogonalWrite, Write
+from ablate.components.recurrence.writes import (
+    Carried,
+    LinearWrite,
+    OrthogonalWrite,
+    ReadBefore,
+    Write,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class Rule:
     lr / (1 + lr |phi(k)|^2). decayed: the error is that of the memory after this token's decay.
     online: solve for the errors of chunks of one token (see `online`). side: of a matrix that
     retention by channel acts on. mapped: weights from what is written. shrink: what each token does
-    to the weights, given its step. reset: what a chunk starts from.
+    to the weights, given its step. reset: what a chunk starts from. truncated: windows end at their
+    chunk's start. read_before: a token reads the memory before its own write.
     """
 
     memory: Memory
@@ -62,6 +69,8 @@ class Rule:
     mapped: Callable[[Tensor], Tensor] | None = None
     shrink: Callable[[Tensor, Tensor], Tensor] | None = None
     reset: Callable[[Carried], Carried] | None = None
+    truncated: bool = False
+    read_before: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,8 @@ def run_chunked(
     halo = rule.window - 1
     keys, values = torch.cat([state.keys, k], dim=1), torch.cat([state.values, v], dim=1)
     gates = _without_padding(gates, halo - state.filled)
+    if rule.truncated:
+        gates = _inside_chunks(gates, rule.chunk, state.position)
     if rule.implicit:
         gates = _implicit(rule, k, gates)
     carried = Carried(_flat(state.weights), _flat(state.momentum))
@@ -146,6 +157,14 @@ def _without_padding(gates: Gates, missing: int) -> Gates:
     return replace(gates, gamma=torch.where(real.unsqueeze(1), gates.gamma, 0.0))
 
 
+def _inside_chunks(gates: Gates, chunk: int, position: int) -> Gates:
+    """Close the gates on tokens of earlier chunks."""
+    t, c = gates.gamma.shape[1], gates.gamma.shape[-1]
+    place = (torch.arange(t, device=gates.gamma.device) + position) % chunk
+    inside = torch.arange(c, device=gates.gamma.device) <= place.unsqueeze(-1)
+    return replace(gates, gamma=torch.where(inside.unsqueeze(1), gates.gamma, 0.0))
+
+
 def _implicit(rule: Rule, k: Tensor, gates: Gates) -> Gates:
     """Steps of implicit gradient descent on a squared error (Longhorn); the window is 1."""
     square = rule.features(k.transpose(1, 2)).square().sum(-1).transpose(1, 2)
@@ -180,6 +199,8 @@ def _prepare(
     """All that does not depend on the memory, for every stretch at once; and the steps pending."""
     halo = rule.window - 1
     raw_keys, raw_queries = _sources(keys, piece, halo), _pieces(q, piece)
+    if rule.read_before:  # see ReadBefore
+        raw_queries = raw_queries.roll(-1, dims=2)
     features = rule.features(torch.cat([raw_keys, raw_queries], dim=2))
     split = features.split([raw_keys.shape[2], raw_queries.shape[2]], dim=2)
     weights = _fold(rule, piece, gates, step)
@@ -242,6 +263,9 @@ def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[
     fronts = rule.memory.fronts
     us, inner, at_queries = _gradients(rule, x, base, carried)
     write = _write(rule, x, us, (*[x.keys] * fronts, *inner), carried)
+    if rule.read_before:
+        start = carried.weights if rule.mapped is None else tuple(map(rule.mapped, carried.weights))
+        write = ReadBefore(write, start)
     front = tuple(
         write.read(j, x.queries, plain, at_features=True) for j, plain in enumerate(at_queries)
     )
@@ -250,7 +274,7 @@ def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[
         x.raw_queries,
         lambda j, z: write.read(j, z, torch.bmm(z, carried.weights[j].mT), at_features=False),
     )
-    return y, write.end()
+    return (y.roll(1, dims=1) if rule.read_before else y), write.end()
 
 
 def _gradients(

@@ -88,6 +88,8 @@ def _oracle(layer: NeuralMemory, x: Inputs, bias: str, **options: object) -> lis
         step_inside=rule.step_inside,
         steps=None if orthogonal is None else orthogonal.steps,
         group=rule.group,
+        truncated=rule.truncated,
+        read_before=rule.read_before,
         coefficients=() if orthogonal is None else orthogonal.coefficients,
         scale="none" if orthogonal is None else orthogonal.scale,
     )
@@ -133,6 +135,34 @@ def test_every_memory_equals_the_definition(
     layer = _layer(make_layer, memory, optimizer, window=2, chunk=4, steps=2)
     x = Inputs(layer)
     _assert_same(_chunked(layer, x), _oracle(layer, x, "l2"), x.leaves)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("memory", ["matrix", "gated norm"])
+@pytest.mark.parametrize(
+    ("border", "read", "window", "chunk"),
+    [
+        ("truncate", "after", 3, 4),
+        ("truncate", "before", 12, 4),
+        ("halo", "before", 3, 4),
+        ("halo", "before", 10, 3),
+        ("halo", "before", 1, 1),
+    ],
+)
+def test_borders_and_early_reads_equal_the_definition(
+    make_layer: MakeLayer,
+    memory: str,
+    optimizer: str,
+    border: str,
+    read: str,
+    window: int,
+    chunk: int,
+) -> None:
+    how = {"border": border, "read": read, "window": window, "chunk": chunk, "steps": 2}
+    layer = _layer(make_layer, memory, optimizer, **how)
+    x = Inputs(layer)
+    want = _oracle(layer, x, "l2")
+    _assert_same(_chunked(layer, x), want, x.leaves)
 
 
 @pytest.mark.parametrize("coefficients", ["cubic", "polar"])

@@ -31,8 +31,8 @@ class Definition:
     added. norm: gain and offset (h e) of a layer norm before that. bias: "l2" or "dot".
     step_inside: the step multiplies the gradient, else the write. steps: Newton-Schulz steps, None
     to write the momentum at every token; `coefficients` are its (a, b, c), the last for all further
-    steps, and `scale` the size of what it gives. group: tokens between
-    orthogonalised writes.
+    steps, and `scale` the size of what it gives. group: tokens between orthogonalised writes.
+    truncated: windows end at their chunk's start. read_before: y_n = M_{n-1}(q_n).
     """
 
     bias: str
@@ -45,6 +45,8 @@ class Definition:
     group: int = 1
     eps: float = 1e-7
     gated: bool = False
+    truncated: bool = False
+    read_before: bool = False
     residual: bool = False
     norm: tuple[Tensor, Tensor] | None = None
 
@@ -119,7 +121,10 @@ def run_oracle(
         if t % definition.chunk == 0:
             base = tuple(w if w.requires_grad else w.detach().requires_grad_() for w in weights)
         total = torch.zeros((), dtype=v.dtype)
-        for j in range(min(definition.window, t + 1)):
+        reach = t % definition.chunk + 1 if definition.truncated else t + 1
+        if definition.read_before:
+            outputs.append(output(definition, weights, q[:, t], phi_q[:, t]))
+        for j in range(min(definition.window, reach)):
             y = output(definition, base, k[:, t - j], phi_k[:, t - j])
             total = total + (gates.gamma[:, t, :, j] * loss(definition, y, v[:, t - j])).sum()
         gradients = torch.autograd.grad(total, base, create_graph=True)
@@ -141,5 +146,6 @@ def run_oracle(
                     for w, s in zip(weights, momentum, strict=True)
                 )
                 pending = torch.zeros_like(pending)
-        outputs.append(output(definition, weights, q[:, t], phi_q[:, t]))
+        if not definition.read_before:
+            outputs.append(output(definition, weights, q[:, t], phi_q[:, t]))
     return torch.stack(outputs, dim=1), weights, momentum

@@ -37,6 +37,27 @@ class Write(Protocol):
 
 
 @dataclass(frozen=True)
+class ReadBefore:
+    """Another write, read one token earlier.
+
+    Row n holds the query of token n+1, so what the other gives it is the memory before that token's
+    write. The last row holds the first query, which reads the memory that the stretch starts from.
+    """
+
+    write: Write
+    start: Weights
+
+    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+        """Fast weight j before every token's write."""
+        y = self.write.read(j, z, plain, at_features=at_features)
+        return torch.cat([y[:, :-1], torch.bmm(z[:, -1:], self.start[j].mT)], dim=1)
+
+    def end(self) -> Carried:
+        """As the other's."""
+        return self.write.end()
+
+
+@dataclass(frozen=True)
 class LinearWrite:
     """The momentum itself is written. `kernel` (p n i) is phi(q) . phi(k) weighted by `read`."""
 
