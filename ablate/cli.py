@@ -136,6 +136,49 @@ def plan(
 
 @app.command()
 @guarded
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the study; writes NAME.yaml.")],
+    overrides: Overrides = None,
+    model: Annotated[
+        str | None, typer.Option(help="A preset.", autocompletion=complete.models)
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="A task.")] = None,
+    factor: Annotated[
+        list[str] | None, typer.Option(help="What varies: 'window=[4, 1]'. May be repeated.")
+    ] = None,
+    design: Annotated[str, typer.Option(help="Kind of design.")] = "one_factor",
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many.")] = None,
+    measure: Annotated[str | None, typer.Option(help="The metric.")] = None,
+    goal: Annotated[str | None, typer.Option(help="min or max.")] = None,
+    question: Annotated[str | None, typer.Option(help="What is to be found out.")] = None,
+    folder: Annotated[Path, typer.Option(help="Where the file goes.")] = Path(),
+    force: Annotated[bool, typer.Option(help="Write over a file that is there.")] = False,
+    config_dir: ConfigDir = None,
+    allow: Allow = None,
+) -> int:
+    """Write a commented study file; asks for what is missing on a terminal."""
+    from ablate.commands.new import NewOptions, new_command
+
+    options = NewOptions(
+        model=model,
+        task=task,
+        factors=factor or [],
+        design=design,
+        seeds=seeds,
+        measure=measure,
+        goal=goal,
+        question=question,
+        overrides=overrides or [],
+        folder=folder,
+        force=force,
+        config_dirs=config_dir or [],
+        allow=allow or [],
+    )
+    return new_command(name, options)
+
+
+@app.command()
+@guarded
 def run(
     study: Study,
     overrides: Overrides = None,
