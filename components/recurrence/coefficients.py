@@ -81,8 +81,8 @@ class LinearWeights:
     end_read: Float[Tensor, "*g p i 1"]
     momentum: Float[Tensor, "*g p n 1"] | None = None
     end_momentum: Float[Tensor, "*g p 1 1"] | None = None
-    next_carry: Float[Tensor, "*g p 1 1"] | None = None
-    next_read: Float[Tensor, "*g p i 1"] | None = None
+    next_carry: Float[Tensor, "*m 1 1"] | None = None
+    next_read: Float[Tensor, "*m i 1"] | None = None
 
 
 @dataclass(frozen=True)
