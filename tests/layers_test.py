@@ -27,6 +27,12 @@ ALLOWED = {
         "ablate.errors",
         "ablate.home",
     },
+    "ablate.conformance": {
+        "ablate.conformance",
+        "ablate.trial",
+        "ablate.components",
+        "ablate.errors",
+    },
     # A plan looks at the ledger of earlier runs, and refuses claims that the analysis cannot read.
     "ablate.study": {
         "ablate.study",

@@ -1,0 +1,1 @@
+"""What every sequence model must do, whatever its components: checks that explain themselves."""

@@ -1,0 +1,148 @@
+"""The model that is checked, and what a check says about it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ablate.components.language_model import LanguageModel
+from ablate.components.state_size import state_bytes
+from ablate.trial.build import build_model
+from ablate.trial.space import Model
+from ablate.trial.streams import torch_generator
+
+VOCAB, ROWS, LENGTH = 11, 2, 11
+SHAKE = 0.1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A tiny model to check.
+
+    Args:
+        spec: the model as a plain dict, with small widths.
+        allow: packages beside Ablate that may hold its components.
+    """
+
+    spec: Model
+    allow: tuple[str, ...] = ()
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of a chunk; 4 where the model has none."""
+        chunk: int | None = self.spec["chunk"]
+        return chunk or 4
+
+    @functools.cached_property
+    def model(self) -> LanguageModel:
+        """The model in float64; checks leave it as it is."""
+        return self.build()
+
+    @functools.cached_property
+    def tokens(self) -> Tensor:
+        """`[ROWS LENGTH]` tokens; no two rows are alike."""
+        generator = torch_generator(0, "conformance/tokens")
+        return torch.randint(VOCAB, (ROWS, LENGTH), generator=generator)
+
+    @functools.cached_property
+    def logits(self) -> Tensor:
+        """What `model` says to `tokens` in one call."""
+        with torch.no_grad():
+            return self.model(self.tokens)[0]
+
+    def build(
+        self, *, dtype: torch.dtype = torch.float64, device: str = "cpu", shaken: bool = True
+    ) -> LanguageModel:
+        """The model anew, with the same weights each time.
+
+        Shaken weights lie away from where training starts, so that a weight that starts at zero
+        hides nothing behind it.
+        """
+        model = build_model(self.spec, VOCAB, seed=0, device=device, dtype=dtype, allow=self.allow)
+        if shaken and device != "meta":
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    generator = torch_generator(0, f"conformance/{name}")
+                    noise = torch.randn(parameter.shape, generator=generator)
+                    parameter.add_(SHAKE * noise.to(parameter))
+        return model
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one check found.
+
+    Args:
+        name: the check.
+        passed: whether the promise holds.
+        measured: the numbers, or the error that came instead.
+        promise: what every model must do.
+        causes: what a failure means, and where it usually comes from.
+    """
+
+    name: str
+    passed: bool
+    measured: str
+    promise: str
+    causes: str
+
+
+Check: TypeAlias = Callable[[Subject], Result]
+
+
+def check(promise: str, causes: str) -> Callable[[Callable[[Subject], tuple[bool, str]]], Check]:
+    """Make of a measurement (does the promise hold, in numbers) a check that never raises."""
+
+    def make(measure: Callable[[Subject], tuple[bool, str]]) -> Check:
+        name = measure.__name__.removeprefix("check_").replace("_", " ")
+
+        @functools.wraps(measure)
+        def run(subject: Subject) -> Result:
+            try:
+                passed, measured = measure(subject)
+            except Exception as error:
+                passed, measured = False, one_line(error)
+            return Result(name, passed, measured, promise, causes)
+
+        return run
+
+    return make
+
+
+def one_line(error: Exception, limit: int = 160) -> str:
+    """An error's kind and the start of its message."""
+    text = " ".join(str(error).split())
+    shown = text if len(text) <= limit else f"{text[:limit]}..."
+    return f"{type(error).__name__}: {shown}"
+
+
+def gap(one: Tensor, other: Tensor) -> float:
+    """Largest absolute difference; NaN if there is one anywhere."""
+    return (one - other).abs().max().item() if one.numel() else 0.0
+
+
+def in_pieces(model: LanguageModel, tokens: Tensor, pieces: list[int]) -> Tensor:
+    """Logits of the whole sequence, fed in pieces with the state carried."""
+    state, logits = None, []
+    for piece in torch.split(tokens, pieces, dim=1):
+        part, state = model(piece, state)
+        logits.append(part)
+    return torch.cat(logits, dim=1)
+
+
+@check(
+    "the model can be made, run on one token, and its state counted",
+    "The constructor is Choice(dims, *, options), parameters are made with torch.empty and set by "
+    "init_weights(stream); a mixer's forward is (q, k, v, x, state=None) -> (y, state); a state is "
+    "made of tensors, numbers, None, tuples, lists, mappings and dataclasses.",
+)
+def check_builds(subject: Subject) -> tuple[bool, str]:
+    """Everything else needs this."""
+    _, state = subject.model(subject.tokens[:, :1])
+    count = sum(parameter.numel() for parameter in subject.model.parameters())
+    return True, f"{count:,} parameters, {state_bytes(state):,} bytes of state"
