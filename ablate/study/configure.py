@@ -17,6 +17,7 @@ from ablate.trial.arguments import bind
 from ablate.trial.space import (
     CHOICE,
     GROUPS,
+    LAYER,
     ConfigDirs,
     Inactive,
     Model,
@@ -119,8 +120,8 @@ class Workshop:
             return cast(Scalar, self._task({})[1].get(option))
         model = self.start(self.preset or "")
         resolved = self.resolve(model)
-        if key == "chunk":
-            return cast(Scalar, resolved["chunk"])
+        if key in LAYER:
+            return cast(Scalar, resolved[key])
         component = resolved.get(section)
         if component is None:
             raise UserError(f"{section} is not active in {self.preset}")
@@ -171,8 +172,8 @@ class Workshop:
                 f"{where}: '{key}' belongs to a model, but {self.study.task_names[0]} has none. "
                 "Factors here are task_args.NAME."
             )
-        elif section not in (*GROUPS, "chunk"):
-            valid = [*GROUPS, "chunk", *(f"{one}.NAME" for one in SECTIONS)]
+        elif section not in (*GROUPS, *LAYER):
+            valid = [*GROUPS, *LAYER, *(f"{one}.NAME" for one in SECTIONS)]
             raise unknown("factor", key, valid, where=where)
 
     def _task(self, levels: Levels) -> tuple[str, dict[str, Any], Task, str]:
