@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ablate.components.attention import SoftmaxAttention
 from ablate.components.backbone import unit
 from ablate.components.backbone_test import draw, initialise
-from ablate.components.bias import L2, Dot
+from ablate.components.bias import L2, Dot, Huber
 from ablate.components.dims import Dims
 from ablate.components.exponential import Exponential, ExponentialMemory
 from ablate.components.feature_map import Polynomial
@@ -311,6 +311,17 @@ def test_retrieving_is_reading_without_a_write(options: dict[str, Any]) -> None:
     layer.inner_optimizer.lr_max = 0.0  # type: ignore[assignment]
     retrieved = layer.retrieve(q, layer.frozen(state, 2))
     torch.testing.assert_close(layer(q, k, v, x, state)[0], retrieved, rtol=0, atol=1e-11)
+
+
+def test_any_loss_can_be_descended() -> None:
+    """With thresholds that no error reaches, Huber is l2, in value and in what it carries."""
+    plain, robust = (make_bare(bias=bias, chunk=3) for bias in (L2(DIMS), Huber(DIMS, delta=1e6)))
+    initialise(plain)
+    initialise(robust)
+    sequence = inputs()
+    expected = plain(*sequence)[0]
+    torch.testing.assert_close(robust(*sequence)[0], expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(in_pieces(robust, sequence, [4, 5]), expected, rtol=0, atol=1e-9)
 
 
 def test_the_state_is_a_cache_and_low_precision_stays_close() -> None:

@@ -58,11 +58,14 @@ def run_kernel(
     rule: KernelRule,
     q: Float[Tensor, "b t h d"],
     k: Float[Tensor, "b t h d"],
-    v: Float[Tensor, "b t h e"],
+    v: Float[Tensor, "b t h _n"],
     gates: Gates,
     state: KernelState,
 ) -> tuple[Float[Tensor, "b t h e"], KernelState]:
-    """Read and write `t` tokens from `state` on; calling on pieces equals one call on the whole."""
+    """Read and write `t` tokens from `state` on; calling on pieces equals one call on the whole.
+
+    `v` are values as the bias wants them, so perhaps wider than what is read.
+    """
     rows, halo = q.shape[0], rule.window - 1
     keys = torch.cat([state.recent_keys, k], dim=1)
     values = torch.cat([state.recent_values, v], dim=1)
