@@ -6,8 +6,9 @@ A report is a pure function of the results: the same ledger gives the same bytes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
+
+import plotly.graph_objects as go
 
 from ablate.analysis import numbers
 from ablate.analysis.comparisons import Row, Verdict, compare
@@ -17,7 +18,7 @@ from ablate.analysis.published import Published
 from ablate.analysis.targets import FEW
 from ablate.analysis.verdict import conclude
 from ablate.dashboards import provenance, tables, theme
-from ablate.dashboards.cost_figures import fronts
+from ablate.dashboards.cost_figures import COSTS, fronts
 from ablate.dashboards.curve_figure import MOST_POINTS, drawn_curves, is_long, reference_lines
 from ablate.dashboards.effect_figure import shown_effects
 from ablate.dashboards.figures import figures
@@ -42,14 +43,6 @@ MARKS = {
     Verdict.IDENTICAL: "quiet",
 }
 """The mark of each verdict, the same in the table and in the effect plot."""
-
-
-def write_report(results: StudyResults, path: str | Path) -> Path:
-    """Write the page to `path`, making its folder, and return the path."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html_report(results), encoding="utf-8", newline="\n")
-    return path
 
 
 def report_bytes(results: StudyResults, format: str, *, paper: Published | None = None) -> bytes:
@@ -87,10 +80,12 @@ def html_report(results: StudyResults, *, paper: Published | None = None, live: 
     comparisons = compare(results)
     decimals = numbers.decimals_for(comparisons)
     sections = report_sections(results, comparisons, paper)
-    drawings = [drawing for section in sections.values() for drawing in section.drawings]
+    drawn = figures(results)
+    for section in sections.values():
+        drawn |= {drawing.name: drawing.figure for drawing in section.drawings}
     return render(
         "report.html.j2",
-        {**figures(results), **{drawing.name: drawing.figure for drawing in drawings}},
+        drawn,
         live=live,
         results=results,
         comparisons=comparisons,
@@ -101,7 +96,7 @@ def html_report(results: StudyResults, *, paper: Published | None = None, live: 
         costs=tables.cost_columns(comparisons),
         decimals=decimals,
         sections={name: sections.get(name) for name in SECTIONS},
-        contents=_contents(results, sections),
+        contents=_contents(results, sections, drawn),
         fronts=fronts(results, comparisons),
         unit=numbers.measure_words(results.primary),
         curve_rows=drawn_curves(comparisons),
@@ -118,18 +113,21 @@ def html_report(results: StudyResults, *, paper: Published | None = None, live: 
     )
 
 
-def _contents(results: StudyResults, sections: Mapping[str, Section]) -> list[tuple[str, str]]:
+def _contents(
+    results: StudyResults, sections: Mapping[str, Section], drawn: Mapping[str, go.Figure]
+) -> list[tuple[str, str]]:
     """Return anchor and title of every section of the page, in its order."""
     fixed = {
         "effects": "Effects",
         "curves": "Learning curves",
+        "cost": "Cost" if any(name in drawn for name in COSTS) else "",
         "levels": "Cells in full" if tables.factors(results) else "",
         "failures": "Trials that did not finish" if broken_trials(results) else "",
         "provenance": "Provenance",
     }
     titles = {**fixed, **{name: section.title for name, section in sections.items()}}
     order = ("claims", "effects", "paper", "attribution", "curves", "learnability", "scaling")
-    order += ("levels", "failure_rates", "failures", "provenance")
+    order += ("cost", "levels", "failure_rates", "failures", "provenance")
     return [(name, titles[name]) for name in order if titles.get(name)]
 
 

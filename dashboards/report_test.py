@@ -15,7 +15,7 @@ import pytest
 
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import Cell, Curve, StudyResults, Trial
-from ablate.dashboards.report import html_report, report_bytes, write_report
+from ablate.dashboards.report import html_report, report_bytes
 from ablate.errors import UserError
 
 BROKEN = {("window=1", 0): "diverged", ("memory=matrix", 2): "failed"}
@@ -55,7 +55,8 @@ class Page(HTMLParser):
 
 def test_the_page_says_everything_and_fetches_nothing(tmp_path: Path) -> None:
     results = example_study(states=BROKEN)
-    path = write_report(results, tmp_path / "reports" / "report.html")
+    path = tmp_path / "report.html"
+    path.write_bytes(report_bytes(results, "html"))
     assert path.stat().st_size <= 5_000_000
     page = Page(path.read_text(encoding="utf-8"))
     anchors = [str(link).removeprefix("#") for link in page.links]
@@ -185,7 +186,8 @@ def test_a_browser_draws_the_page(
 ) -> None:
     from playwright.sync_api import sync_playwright
 
-    path = write_report(example_study(states=BROKEN, study=EVIL), tmp_path / "report.html")
+    path = tmp_path / "report.html"
+    path.write_bytes(report_bytes(example_study(states=BROKEN, study=EVIL), "html"))
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic"]
     problems: list[str] = []
     fetched: list[str] = []

@@ -48,9 +48,16 @@ def report_command(studies: Sequence[str], options: ReportOptions) -> int:
     return _checked(results[0]) if options.check else OK
 
 
-def report_path(study: str) -> Path:
-    """Return where the page of a study lies."""
-    return study_home(study) / "report.html"
+def write_files(results: StudyResults) -> list[Path]:
+    """Write what a study's run in MLflow carries: the page first, then its tables."""
+    from ablate.dashboards.report import report_bytes
+
+    folder = study_home(results.study)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"report.html": "html", "table.csv": "csv", "tables.tex": "latex"}
+    for name, format in files.items():
+        (folder / name).write_bytes(report_bytes(results, format))
+    return [folder / name for name in files]
 
 
 def results_of(ledger: Ledger) -> StudyResults:

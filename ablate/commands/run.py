@@ -17,7 +17,7 @@ from ablate.analysis.comparisons import compare
 from ablate.analysis.frame import StudyResults
 from ablate.commands.plan import show_plan, totals
 from ablate.commands.progress import RunProgress
-from ablate.commands.report import report_path, results_of
+from ablate.commands.report import results_of, write_files
 from ablate.commands.status import counts_line
 from ablate.commands.terminal import (
     FAILED,
@@ -162,20 +162,18 @@ def _finish(
     out: Console,
 ) -> int:
     """Write the report, bring MLflow up to date, say what there is now."""
-    from ablate.dashboards.report import write_report
-
     counts = ledger.counts()
     results = results_of(ledger)
-    page = write_report(results, report_path(plan.study))
+    files = write_files(results)
     if not problems:
         try:
-            view.sync(ledger, [page])
+            view.sync(ledger, files)
         except TrackerError as error:
             problems.append(str(error))
     out.print(f"{'interrupted: ' if stopped else ''}{counts_line(counts)}", style="bold")
     out.print(means_table(results))
     me = program()
-    out.print(f"report:    {page}", markup=False, soft_wrap=True)
+    out.print(f"report:    {files[0]}", markup=False, soft_wrap=True)
     if problems:
         print_problem(problems[0], f"{me} track push {plan.study}", out)
     else:

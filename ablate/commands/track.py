@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from ablate.analysis.numbers import several
 from ablate.commands.ledgers import open_ledger, study_name
-from ablate.commands.report import report_path
+from ablate.commands.report import results_of, write_files
 from ablate.commands.terminal import FAILED, OK, console, stopped_by_sigterm
-from ablate.errors import UserError
+from ablate.errors import Failure, UserError
 from ablate.home import home
 from ablate.track.tracker import public_uri, sqlite_file, tracking_uri
 
@@ -31,11 +31,10 @@ def push_command(study: str, *, quiet: bool = False) -> int:
     from ablate.track.view import MlflowView
 
     view = MlflowView()
-    page = report_path(study_name(study))
     with open_ledger(study, read_only=False) as ledger:
         ledger.acquire_lock("ablate track push")
         try:
-            written = view.push(ledger, [page] if page.is_file() else [])
+            written = view.push(ledger, write_files(results_of(ledger)))
         except TrackerError as error:
             print(f"error: {error}", file=sys.stderr)
             return FAILED
@@ -94,19 +93,19 @@ def _wait(server: subprocess.Popen[bytes], base: str, log: Path) -> None:
     """Return when the server answers.
 
     Raises:
-        RuntimeError: it ended, or did not answer in two minutes.
+        Failure: it ended, or did not answer in two minutes.
     """
     until = time.monotonic() + _START_SECONDS
     while time.monotonic() < until:
         if server.poll() is not None:
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise RuntimeError(f"the MLflow server ended at once: {''.join(last)}")
+            raise Failure(f"the MLflow server ended at once: {''.join(last)}")
         try:
             with urllib.request.urlopen(f"{base}/health", timeout=2):
                 return
         except OSError:
             time.sleep(0.2)
-    raise RuntimeError(f"the MLflow server did not answer within {_START_SECONDS} s")
+    raise Failure(f"the MLflow server did not answer within {_START_SECONDS} s")
 
 
 def _address(base: str, study: str | None) -> str:
@@ -123,7 +122,7 @@ def _address(base: str, study: str | None) -> str:
         print(f"note: MLflow has no experiment '{name}' yet", file=sys.stderr)
         return base
     except OSError as error:
-        raise RuntimeError(f"the tracker {base} does not answer: {error}") from error
+        raise Failure(f"the tracker {base} does not answer: {error}") from error
     return f"{base}/#/experiments/{number}/runs"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ablate.analysis.frame import load_results
-from ablate.dashboards.report import write_report
+from ablate.dashboards.report import report_bytes
 from ablate.home import ledger_path
 from ablate.sweep.driver import run_plan
 from ablate.sweep.fake_study import FakePlan, fake_trial
@@ -51,7 +51,8 @@ def test_the_run_list_the_compare_page_and_the_report_show_their_charts(
 
     with Ledger.open(ledger_path(PLAN.study)) as ledger:
         run_plan(PLAN, ledger, executor=InlineExecutor(fake_trial))
-        written = write_report(load_results(ledger), tmp_path / "report.html")
+        written = tmp_path / "report.html"
+        written.write_bytes(report_bytes(load_results(ledger), "html"))
         view = MlflowView()
         view.push(ledger, [written])
     found = connect(view.uri).search_runs([view.experiment_id], "tags.`ablate.role` = 'trial'")
