@@ -19,6 +19,7 @@ from ablate.trial.cost import measure_cost
 from ablate.trial.space import (
     CHOICE,
     GROUPS,
+    LAYER,
     Model,
     active_axes,
     apply,
@@ -52,7 +53,7 @@ def show_command(
     cost = measure_cost(resolved, vocab, context, allow=allow)
     shown = {
         "model": model,
-        "chunk": resolved["chunk"],
+        **{key: resolved[key] for key in LAYER},
         "axes": {
             group: _component(composed[group], resolved[group], allow)
             for group in GROUPS
@@ -139,8 +140,9 @@ def _show(shown: dict[str, Any], out: Console) -> None:
         row = (group, found["choice"], _spelt(found["options"]), found["source"])
         table.add_row(*map(escape, row))
     out.print(table)
-    if shown["chunk"] is not None:
-        out.print(f"chunk {shown['chunk']}")
+    for key in LAYER:
+        if shown[key] is not None:
+            out.print(f"{key} {shown[key]}")
     out.print(
         f"{shown['parameters']:,} parameters, {size(shown['state_bytes'])} of state, "
         f"{count(shown['flops_per_token'])} FLOPs per token of training "

@@ -7,7 +7,7 @@ from typing import Any
 
 from ablate.errors import UserError, unknown
 from ablate.study.strict_yaml import parse
-from ablate.trial.space import GROUPS
+from ablate.trial.space import GROUPS, LAYER
 
 _SECTIONS = ("task_args", "train")
 
@@ -48,10 +48,10 @@ def one_trial(model: str, settings: Sequence[str]) -> tuple[dict[str, Any], int]
             sections[section][name] = value
         elif key in {"task", *single}:
             single[key] = value
-        elif section in (*GROUPS, "chunk"):
+        elif section in (*GROUPS, *LAYER):
             sections["model_args"][key] = value
         else:
-            valid = ["task", *single, *(f"{one}.NAME" for one in _SECTIONS), "chunk", *GROUPS]
+            valid = ["task", *single, *(f"{one}.NAME" for one in _SECTIONS), *LAYER, *GROUPS]
             raise unknown("setting of one trial", key, valid)
     if "task" not in single:
         from ablate.experiments.catalogue import task_names

@@ -16,6 +16,7 @@ from ablate.components.neural_memory import NeuralMemory
 from ablate.errors import UserError
 from ablate.trial.space import (
     AXES,
+    LAYER,
     ConfigDirs,
     Inactive,
     Model,
@@ -97,8 +98,9 @@ def _mixer(spec: Model, backbone: Backbone, allow: tuple[str, ...], where: str) 
     parts = {axis: make(axis, dims) for axis in AXES if axis not in ("memory", "feature_map")}
     parts |= {"memory": make("memory", dims, feature_map.width), "feature_map": feature_map}
     try:
-        layer = ExponentialMemory if is_kernel(spec, allow) else NeuralMemory
-        return layer(dims, **parts, chunk=spec["chunk"])
+        if is_kernel(spec, allow):
+            return ExponentialMemory(dims, **parts, chunk=spec["chunk"])
+        return NeuralMemory(dims, **parts, **{key: spec[key] for key in LAYER})
     except ValueError as error:
         raise UserError(f"{where}: {error}" if where else str(error)) from error
 

@@ -1,7 +1,8 @@
 """The search space: read presets and choices, swap one, and resolve what a model really is.
 
-A model is a plain dict: ``name``, ``chunk``, one entry for each axis (None where the axis is not
-active) and ``backbone``. Its entries name a class by ``_target_`` beside that class's options.
+A model is a plain dict: ``name``, ``chunk`` and ``read`` of its memory layers, one entry for each
+axis (None where the axis is not active) and ``backbone``. The entries name a class by ``_target_``
+beside that class's options.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ AXES = (
 )
 LAYOUT = ("hybrid", "backbone")  # how memories make a model; every model has both
 GROUPS = (*AXES, *LAYOUT)
+LAYER = ("chunk", "read")  # settings of the memory layer itself
 CHOICE = "_choice_"  # the name that a component was chosen by; not part of what it is
 ALONE = {"_target_": "ablate.components.hybrid.MemoryAlone", CHOICE: "lmm"}
 
@@ -62,12 +64,12 @@ def compose_model(name: str, config_dirs: ConfigDirs = (), *, where: str = "") -
     if name not in known:
         raise unknown("preset", name, known, where=where)
     composed, chosen = _compose("model@_global_", name, _folders(config_dirs))
-    valid = ("name", "chunk", *GROUPS)
+    valid = ("name", *LAYER, *GROUPS)
     file = f"search_spaces/model/{name}.yaml"
     for key in composed:
         if key not in valid:
             raise unknown("key of a model", key, valid, where=file)
-    model: Model = {"name": name, "chunk": composed.get("chunk")}
+    model: Model = {"name": name, **{key: composed.get(key) for key in LAYER}}
     for group in GROUPS:
         component = composed.get(group, dict(ALONE) if group == "hybrid" else None)
         if component is not None and "_target_" not in component:
@@ -186,22 +188,22 @@ def apply(
 
     An axis with a name swaps its choice (naming the present choice changes nothing), an axis with
     a number sets the option that the choice declares as ``principal``, ``axis.option`` sets any
-    option, and ``chunk`` sets the chunk.
+    option, and ``chunk`` and ``read`` set those.
 
     Raises:
         Inactive: the model has no such axis or its choice has no such option.
         UserError: an unknown axis or choice, or a value that fits none of the above.
     """
     axis, _, option = key.partition(".")
-    if key != "chunk" and (axis not in GROUPS or "." in option):
-        valid = ["chunk", *GROUPS, *_dotted(model, allow)]
+    if key not in LAYER and (axis not in GROUPS or "." in option):
+        valid = [*LAYER, *GROUPS, *_dotted(model, allow)]
         raise unknown("key of a model", key, valid, where=where)
     changed = dict(model)
-    present = changed[axis]
-    if key == "chunk":
-        if not _has_chunk(model, allow):
-            raise Inactive(f"{_place(where)}chunk is not active in {model['name']}.")
-        changed["chunk"] = value
+    present = changed.get(axis)
+    if key in LAYER:
+        if not _has_chunk(model, allow) or (key == "read" and is_kernel(model, allow)):
+            raise Inactive(f"{_place(where)}{key} is not active in {model['name']}.")
+        changed[key] = value
     elif option or _is_number(value):
         if present is None:
             raise Inactive(f"{_place(where)}{axis} is not active in {model['name']}.")
@@ -312,7 +314,7 @@ def resolve(
         UserError: an active axis without a choice, an unknown option, or a value of a wrong type.
     """
     active = active_axes(model, config_dirs=config_dirs, allow=allow, where=where)
-    resolved: Model = {"name": model["name"], "chunk": None}
+    resolved: Model = {"name": model["name"], **dict.fromkeys(LAYER)}
     if _has_chunk(model, allow):
         chunk = model.get("chunk")
         if isinstance(chunk, float) and chunk.is_integer():
@@ -321,6 +323,7 @@ def resolve(
         if not whole and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
             raise UserError(f"{_place(where)}chunk is {chunk!r}; it must be a whole number >= 1.")
         resolved["chunk"] = chunk
+        resolved["read"] = None if is_kernel(model, allow) else _read(model, where)
     for group in GROUPS:
         component = _component(model, group)
         resolved[group] = (
@@ -329,3 +332,13 @@ def resolve(
             else None
         )
     return resolved
+
+
+def _read(model: Model, where: str) -> str:
+    """When a token reads the memory: after its own write, unless the model says otherwise."""
+    from ablate.components.neural_memory import READS
+
+    read = model.get("read") or READS[0]
+    if read not in READS:
+        raise unknown("value of read", read, READS, where=where)
+    return str(read)

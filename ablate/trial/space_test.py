@@ -102,6 +102,9 @@ def test_apply_sets_choices_principal_numbers_options_and_chunk() -> None:
     assert apply(atlas, "window", 7)["window"]["length"] == 7
     assert apply(atlas, "window.length", 7) == apply(atlas, "window", 7)
     assert apply(atlas, "chunk", 3)["chunk"] == 3
+    assert resolve(apply(atlas, "read", "before"))["read"] == "before"
+    assert resolve(atlas)["read"] == "after"
+    assert resolve(compose_model("transformer"))["read"] is None
     assert apply(atlas, "backbone.dim", 32)["backbone"]["dim"] == 32
     assert apply(atlas, "memory", "matrix")["memory"]["_target_"].endswith("MatrixMemory")
     assert atlas == compose_model("atlas"), "the model given is left as it was"
@@ -120,6 +123,10 @@ def test_an_inactive_axis_or_option_is_told_apart_from_a_mistake() -> None:
         apply(compose_model("deltanet"), "feature_map.degree", 2)
     with pytest.raises(Inactive, match="chunk is not active in transformer"):
         apply(compose_model("transformer"), "chunk", 2)
+    with pytest.raises(Inactive, match="read is not active in deep_transformer"):
+        apply(compose_model("deep_transformer"), "read", "before")
+    with pytest.raises(UserError, match="'befor' is no value of read. Did you mean 'before'?"):
+        resolve(apply(compose_model("atlas"), "read", "befor"))
 
 
 @pytest.mark.parametrize(
