@@ -65,6 +65,7 @@ class ChannelWrite:
     carried: Carried
     kernel: Tensor
     side: str
+    fronts: int
 
     def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
         """Fast weight j of every token applied to `z`; `plain` is the first W on `z`."""

@@ -320,7 +320,8 @@ def _write(rule: Rule, x: _Stretch, us: Weights, zs: Weights, carried: Carried) 
     if isinstance(x.weights, LinearWeights):
         assert x.kernel is not None
         if x.weights.read.ndim > x.kernel.ndim:
-            return ChannelWrite(x.weights, us, zs, carried, x.kernel, rule.side)
+            fronts = rule.memory.fronts
+            return ChannelWrite(x.weights, us, zs, carried, x.kernel, rule.side, fronts)
         write = LinearWrite(x.weights, us, zs, carried, x.kernel)
     else:
         assert rule.orthogonalise is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from ablate.components.inner_optimizer import (
     Muon,
     Nesterov,
 )
-from ablate.components.memory import MatrixMemory, MLPMemory
+from ablate.components.memory import GatedMLPMemory, MatrixMemory, MLPMemory
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.nonlinear_retention import (
@@ -57,6 +58,7 @@ class Case:
     window: int = 1
     chunk: int = 4
     tokens: int = 10
+    read: str = "after"
     loss: Loss = field(default=lambda y, v: 0.5 * ((y - v) ** 2).sum(-1))
     weights: Callable[[nn.Module, Tensor], Tensor] = field(default=lambda _, a: a)
     shrink: Callable[[Tensor, Tensor], Tensor] = field(default=lambda z, _: z)
@@ -64,12 +66,15 @@ class Case:
 
 def _layer(case: Case) -> NeuralMemory:
     dims = Dims(5, HEADS, KEY, VALUE if case.memory == "matrix" else KEY)
-    kind = {"matrix": MatrixMemory, "mlp": MLPMemory}[case.memory]
-    memory = kind(dims, KEY) if case.memory == "matrix" else kind(dims, KEY, expansion=2)
+    make = {
+        "matrix": MatrixMemory,
+        "mlp": partial(MLPMemory, expansion=2),
+        "gated": partial(GatedMLPMemory, expansion=2),
+    }
     optimizer: Any = case.optimizer[0](dims, **case.optimizer[1])
     layer = NeuralMemory(
         dims,
-        memory=memory,
+        memory=make[case.memory](dims, KEY),
         feature_map=Identity(dims),
         window=OmegaWindow(dims, length=case.window),
         bias=case.bias[0](dims, **case.bias[1]),  # type: ignore[arg-type]
@@ -77,6 +82,7 @@ def _layer(case: Case) -> NeuralMemory:
         inner_optimizer=optimizer,
         newton_schulz=NewtonSchulz(dims, steps=2) if isinstance(optimizer, Muon) else None,
         chunk=case.chunk,
+        read=case.read,
     )
     generator = torch.Generator().manual_seed(7)
     for module in layer.modules():
@@ -143,7 +149,9 @@ def _output(weights: tuple[Tensor, ...], key: Tensor) -> Tensor:
     if len(weights) == 1:
         return torch.einsum("bhoi,bhi->bho", weights[0], key)
     hidden = nn.functional.gelu(torch.einsum("bhoi,bhi->bho", weights[0], key))
-    return key + torch.einsum("bhoi,bhi->bho", weights[1], hidden)
+    if len(weights) == 3:
+        hidden = hidden * torch.einsum("bhoi,bhi->bho", weights[1], key)
+    return key + torch.einsum("bhoi,bhi->bho", weights[-1], hidden)
 
 
 def _kept(layer: NeuralMemory, keep: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -152,8 +160,12 @@ def _kept(layer: NeuralMemory, keep: Tensor, weights: tuple[Tensor, ...]) -> tup
         return tuple(keep[..., None, None] * w for w in weights)
     if side == "value":
         return tuple(torch.diag_embed(keep) @ w for w in weights)
-    first, *later = weights
-    return (first @ torch.diag_embed(keep), *(torch.diag_embed(keep) @ w for w in later))
+    columns = {1: 1, 2: 1, 3: 2}[len(weights)]
+    diagonal = torch.diag_embed(keep)
+    return (
+        *(w @ diagonal for w in weights[:columns]),
+        *(diagonal @ w for w in weights[columns:]),
+    )
 
 
 def _loop(layer: NeuralMemory, case: Case, x: Leaves) -> list[Tensor]:
@@ -167,6 +179,8 @@ def _loop(layer: NeuralMemory, case: Case, x: Leaves) -> list[Tensor]:
             if layer.retention.resets in ("momentum", "both"):
                 s = tuple(torch.zeros_like(m) for m in s)
             base = tuple(case.weights(layer.retention, w) for w in a)
+        if case.read == "before":
+            outputs.append(_output(tuple(case.weights(layer.retention, w) for w in a), x.q[:, t]))
         at = _kept(layer, keep, base) if optimizer.decayed else base
         at = tuple(w if w.requires_grad else w.requires_grad_() for w in at)
         total = torch.zeros((), dtype=torch.float64)
@@ -190,7 +204,8 @@ def _loop(layer: NeuralMemory, case: Case, x: Leaves) -> list[Tensor]:
             write = tuple(step * g for g in gradients)
         a = tuple(w - u for w, u in zip(_kept(layer, keep, a), write, strict=True))
         a = tuple(case.shrink(w, step) for w in a)
-        outputs.append(_output(tuple(case.weights(layer.retention, w) for w in a), x.q[:, t]))
+        if case.read == "after":
+            outputs.append(_output(tuple(case.weights(layer.retention, w) for w in a), x.q[:, t]))
     return [torch.stack(outputs, dim=1), *a, *(s if x.has_momentum else ())]
 
 
@@ -253,12 +268,16 @@ CASES = {
     "key channels decayed": Case(optimizer=DECAYED, retention=KEYS),
     "key channels mlp": Case("mlp", MOMENTUM, KEYS, window=2),
     "key channels mlp nesterov": Case("mlp", NESTEROV, KEYS),
+    "key channels gated": Case("gated", MOMENTUM, KEYS, window=2),
+    "key channels read before": Case(retention=KEYS, read="before"),
+    "online read before": Case(optimizer=DECAYED, chunk=1, tokens=34, read="before"),
     "value channels": Case(optimizer=MOMENTUM, retention=VALUES, window=3),
     "value channels online": Case(retention=VALUES, chunk=1),
     "value channels decayed": Case(optimizer=DECAYED, retention=VALUES),
     "simplex": Case(retention=SIMPLEX, window=2, weights=_simplex),
     "simplex online": Case(retention=SIMPLEX, chunk=1, weights=_simplex),
     "simplex mlp": Case("mlp", MOMENTUM, SIMPLEX, weights=_simplex),
+    "simplex read before": Case("gated", retention=SIMPLEX, weights=_simplex, read="before"),
     "simplex muon": Case("mlp", MUON, SIMPLEX, weights=_simplex),
     "simplex centred": Case(retention=(SimplexRetention, {"centred": True}), weights=_simplex),
     "lq": Case(retention=(LqRetention, {}), weights=_lq(printed=False, q=4)),
