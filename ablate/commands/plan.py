@@ -21,6 +21,7 @@ from ablate.sweep.records import TrialRecord
 
 if TYPE_CHECKING:
     from ablate.study.plan import Cell, Plan
+    from ablate.study.schema import Scalar
 
 _MISSING = TrialRecord("", "", 0, "missing")
 _ROWS = 100
@@ -122,7 +123,7 @@ def totals(plan: Plan) -> str:
 def _known(plan: Plan) -> dict[str, TrialRecord]:
     """What the ledger has of the plan's trials; nothing if the study was never run."""
     path = ledger_path(plan.study)
-    if not path.is_file():
+    if not Ledger.begun(path):
         return {}
     with Ledger.open(path, read_only=True) as ledger:
         return {record.trial_id: record for record in ledger.trials()}
@@ -151,9 +152,9 @@ def _table(plan: Plan) -> Table:
     return table
 
 
-def changes(changed: dict[str, list[object]]) -> str:
+def changes(changed: dict[str, list[Scalar]]) -> str:
     """Write what differs between two cells: ``window: 4 -> 1``."""
-    return ", ".join(f"{key}: {level(a)} -> {level(b)}" for key, (a, b) in changed.items())  # type: ignore[arg-type]
+    return ", ".join(f"{key}: {level(a)} -> {level(b)}" for key, (a, b) in changed.items())
 
 
 def _matching(cell: Cell) -> list[str]:

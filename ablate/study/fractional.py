@@ -157,7 +157,7 @@ def exchange(x: NDArray[np.float64], runs: int) -> list[int]:
     Rows are added greedily, then swapped one for one as long as the determinant grows.
     """
     chosen = [0]
-    spread = np.linalg.inv(RIDGE * np.eye(x.shape[1]) + np.outer(x[0], x[0]))
+    spread: NDArray[np.float64] = np.linalg.inv(RIDGE * np.eye(x.shape[1]) + np.outer(x[0], x[0]))
     while len(chosen) < runs:
         gain = np.einsum("ij,jk,ik->i", x, spread, x)
         gain[chosen] = -1

@@ -43,7 +43,7 @@ class Pilot:
 def read_pilot(study: str, metric: str) -> Pilot:
     """Read a study's ledger, if there is one."""
     path = ledger_path(study)
-    if not path.is_file():
+    if not Ledger.begun(path):
         return Pilot()
     with Ledger.open(path, read_only=True) as ledger:
         probes = ledger.get(PROBES, {})
@@ -63,6 +63,6 @@ def read_pilot(study: str, metric: str) -> Pilot:
 def keep_probes(study: str, probes: dict[str, dict[str, Any]]) -> None:
     """Keep probes in the ledger, if the study has one: a plan alone makes no files."""
     path = ledger_path(study)
-    if path.is_file():
+    if Ledger.begun(path):
         with Ledger.open(path) as ledger:
             ledger.set(PROBES, {**ledger.get(PROBES, {}), **probes})

@@ -217,6 +217,7 @@ def _count(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Work
         state: list[Any] = []
 
         def run() -> Tensor:
+            logits: Tensor
             logits, carried = built(tokens)
             state.append(carried)
             return logits
