@@ -197,6 +197,15 @@ def test_our_own_faults_exit_1_without_a_traceback(
     assert "Traceback" in run_fake().stderr
 
 
+def test_what_failed_outside_exits_1_and_is_said_in_plain_words(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    result = call("ui", "fake")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: the tracker http://127.0.0.1:9 does not answer")
+
+
 def test_the_status_of_a_dead_driver_is_not_running(fake: Path) -> None:
     run_fake("--max-trials", "0")
     with Ledger.open(ledger_path("fake")) as ledger:
@@ -294,7 +303,7 @@ def test_names_complete() -> None:
     assert "quickstart" in complete.studies("quick")
     assert "atlas" in complete.models("atl")
     assert complete.axes("ret") == ["retention"]
-    assert complete.train_settings("retention=s") == ["retention=scalar"]
+    assert complete.train_settings("retention=sca") == ["retention=scalar"]
     assert complete.train_settings("task=mq") == ["task=mqar"]
     assert complete.train_settings("inner") == ["inner_optimizer="]
 

@@ -1,4 +1,4 @@
-"""The one error that a user sees: what was given, the rule, the nearest valid name, the place."""
+"""The errors that a user sees: what was given, the rule, the nearest valid name, the place."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ _TYPES = {
 
 class UserError(ValueError):
     """A mistake in what the user gave; the command line prints it, no traceback, and exits 2."""
+
+
+class Failure(RuntimeError):
+    """What failed outside of this program, a tracker or a file; printed in a line, exit code 1."""
 
 
 def unknown(kind: str, given: object, valid: Iterable[object], *, where: str = "") -> UserError:

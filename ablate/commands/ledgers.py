@@ -22,7 +22,7 @@ def open_ledger(study: str, *, read_only: bool = True) -> Ledger:
     """
     name = study_name(study)
     path = ledger_path(name)
-    if path.is_file():
+    if Ledger.begun(path):
         return Ledger.open(path, read_only=read_only)
     from ablate.commands.complete import studies
 

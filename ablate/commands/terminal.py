@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import typer
 from rich.console import Console
 
-from ablate.errors import UserError
+from ablate.errors import Failure, UserError
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -41,6 +41,8 @@ def guarded(command: Command) -> Command:
             raise
         except UserError as error:
             code = complain(error, BAD_INPUT)
+        except Failure as error:
+            code = complain(error, FAILED)
         except KeyboardInterrupt as error:
             code = complain(error, INTERRUPTED, "interrupted")
         except Exception as error:

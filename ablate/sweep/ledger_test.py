@@ -5,11 +5,12 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from ablate.errors import UserError
+from ablate.errors import Failure, UserError
 from ablate.sweep.fake_study import FakePlan, end_message, fake_trial, row_message, start_message
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.lock import LockHolder
@@ -155,6 +156,44 @@ def test_a_file_that_is_no_ledger_is_named(path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(UserError, match="has version 99"):
         Ledger.open(path)
+
+
+def test_another_programs_database_is_left_as_it_is(path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE mine (a)")
+    for read_only in (True, False):
+        with pytest.raises(UserError, match="is no ledger, but some other database"):
+            Ledger.open(path, read_only=read_only)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+
+
+def test_the_empty_file_of_a_killed_process_becomes_a_ledger(path: Path) -> None:
+    assert not Ledger.begun(path)
+    path.parent.mkdir()
+    path.touch()
+    assert not Ledger.begun(path)
+    with Ledger.open(path) as ledger:
+        fill(ledger, FakePlan(cells=1, seeds=1))
+    assert Ledger.begun(path)
+
+
+def test_a_ledger_that_is_damaged_inside_is_named(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        fill(ledger, FakePlan(cells=2, seeds=2))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE kv SET value = '{' WHERE key = 'plan'")
+        db.commit()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    said = r"ledger\.sqlite cannot be used: its plan is damaged"
+    with pytest.raises(Failure, match=said), Ledger.open(path) as ledger:
+        ledger.plan()
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    said = r"ledger\.sqlite cannot be used: .*malformed"
+    with pytest.raises(Failure, match=said), Ledger.open(path, read_only=True) as ledger:
+        ledger.trials()
 
 
 def test_keys_hold_json_values(path: Path) -> None:

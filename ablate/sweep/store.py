@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from ablate.errors import UserError
+from ablate.errors import Failure, UserError
 from ablate.sweep.lock import LockHolder
 
 _VERSION = 1
@@ -47,6 +47,21 @@ class Store:
             raise UserError(f"cannot open the ledger {path}: {error}") from error
         return store
 
+    @classmethod
+    def begun(cls, path: Path) -> bool:
+        """Tell whether there is a ledger: more than the empty file of a process killed at once.
+
+        Raises:
+            UserError: the file is no database.
+        """
+        if not path.is_file():
+            return False
+        try:
+            with closing(_connect(path, read_only=True)) as database:
+                return _has_tables(database)
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"cannot open the ledger {path}: {error}") from error
+
     def close(self) -> None:
         """Release the lock if it is held, and close the file."""
         if self._held is not None:
@@ -62,12 +77,22 @@ class Store:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except sqlite3.DatabaseError as trouble:
+            error = error or trouble
+        if isinstance(error, sqlite3.DatabaseError):
+            raise Failure(f"the ledger {self.path} cannot be used: {error}") from error
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the JSON value kept under `key`, such as ``tracker_state``."""
         row = self._db.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
-        return default if row is None else json.loads(row[0])
+        if row is None:
+            return default
+        try:
+            return json.loads(row[0])
+        except json.JSONDecodeError as error:
+            raise sqlite3.DatabaseError(f"its {key} is damaged") from error
 
     def set(self, key: str, value: Any) -> None:
         """Keep a JSON value under `key`."""
@@ -117,7 +142,9 @@ class Store:
 
     def _prepare(self) -> None:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if version > _VERSION or (self.read_only and version == 0):
+        if version == 0 and (self.read_only or _has_tables(self._db)):
+            raise UserError(f"{self.path} is no ledger, but some other database: move it away.")
+        if version > _VERSION:
             raise UserError(
                 f"the ledger {self.path} has version {version}; this Ablate reads {_VERSION}."
             )
@@ -161,6 +188,10 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
         # A write-ahead file cannot be joined in a folder that we may not write to; nobody writes.
         connection.close()
         return _open(f"{uri}?mode=ro&immutable=1")
+
+
+def _has_tables(database: sqlite3.Connection) -> bool:
+    return database.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
 
 
 def _open(uri: str) -> sqlite3.Connection:

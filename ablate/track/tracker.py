@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ablate.errors import UserError, unknown
+from ablate.errors import Failure, UserError, unknown
 from ablate.home import home
 from ablate.telemetry import set_defaults
 
@@ -25,7 +25,7 @@ _SERVERS = ("http", "https", "databricks")
 _TIMEOUT = 5.0
 
 
-class TrackerError(RuntimeError):
+class TrackerError(Failure):
     """The tracker cannot be reached or refuses; the ledger still has everything."""
 
 
