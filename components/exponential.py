@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -23,13 +24,12 @@ from ablate.components.memory import GatedMLPMemory, MatrixMemory, Memory, MLPMe
 from ablate.components.recurrence.coefficients import Gates
 from ablate.components.recurrence.kernel import KernelState, run_kernel
 from ablate.components.recurrence.pairs import KernelRule, first_outputs, read_pairs
-from ablate.components.retention import NoRetention, ScalarRetention
+from ablate.components.retention import ConstantRetention, NoRetention, ScalarRetention
 from ablate.components.window import OmegaWindow
 
 EXIST: dict[str, tuple[type, ...]] = {
     "memory": (MatrixMemory, MLPMemory, GatedMLPMemory),
-    "window": (OmegaWindow,),
-    "retention": (NoRetention, ScalarRetention),
+    "retention": (NoRetention, ConstantRetention, ScalarRetention),
     "inner_optimizer": (GradientDescent,),
 }
 
@@ -108,8 +108,8 @@ class ExponentialMemory(nn.Module):
         dims: Dims,
         *,
         memory: nn.Module,
-        feature_map: nn.Module,
-        window: nn.Module,
+        feature_map: Exponential,
+        window: OmegaWindow,
         bias: Bias,
         retention: nn.Module,
         inner_optimizer: nn.Module,
@@ -119,7 +119,6 @@ class ExponentialMemory(nn.Module):
         super().__init__()
         parts = {
             "memory": memory,
-            "window": window,
             "retention": retention,
             "inner_optimizer": inner_optimizer,
         }
@@ -144,13 +143,23 @@ class ExponentialMemory(nn.Module):
         """
         wide = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-            size, _ = self.inner_optimizer(x)
-            gates = Gates(keep=self.retention(x), lr=size, theta=None, gamma=self.window(x))
             if state is None:
                 state = self.initial_state(q.shape[0], dtype=wide)
+            gates, said = self.gates(x, state)
             v = self.bias.target(v.to(wide), x)
             y, state = run_kernel(self.rule(), q.to(wide), k.to(wide), v, gates, state)
-        return y.to(q.dtype), state
+        return y.to(q.dtype), replace(state, said=said)
+
+    def gates(self, x: Float[Tensor, "b t m"], state: KernelState) -> tuple[Gates, Tensor | None]:
+        """Everything that the block input decides, and what it leaves for later windows."""
+        size, _ = self.inner_optimizer(x)
+        said = self.window.said(x)
+        if said is not None and state.said is not None:
+            said = torch.cat([state.said, said], dim=1)
+        gamma = self.window(x, said)[..., : self.rule().window]
+        gates = Gates(keep=self.retention(x), lr=size, theta=None, gamma=gamma)
+        left = None if said is None else said[:, said.shape[1] - self.window.length + 1 :]
+        return gates, left
 
     def rule(self) -> KernelRule:
         """What the recurrence needs beside tokens and gates."""
@@ -159,16 +168,19 @@ class ExponentialMemory(nn.Module):
             self.memory.output.residual or self.memory.output.norm
         )
         online = self.chunk == 1 and plain and type(self.bias) is L2
+        truncated = self.window.truncated and self.chunk is not None
         # The gradient of a plain matrix with the dot bias is -v, wherever it is taken.
-        free = plain and isinstance(self.bias, Dot)
+        free = plain and isinstance(self.bias, Dot) and not truncated
+        length = self.window.length
         return KernelRule(
             memory=memory,
-            kernel=self.feature_map.kernel,  # type: ignore[arg-type]
+            kernel=self.feature_map.kernel,
             error=self.bias,
             chunk=None if free else self.chunk,
-            window=self.window.length,  # type: ignore[arg-type]
-            normalised=self.feature_map.normalised,  # type: ignore[arg-type]
-            span=self.feature_map.span,  # type: ignore[arg-type]
+            window=min(length, self.chunk) if truncated and self.chunk else length,
+            truncated=truncated,
+            normalised=self.feature_map.normalised,
+            span=self.feature_map.span,
             solve=online,
         )
 
@@ -181,7 +193,7 @@ class ExponentialMemory(nn.Module):
         values = torch.cat(initial[: memory.fronts], dim=1).mT
         if rule.normalised:
             values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
-        anchors: Tensor = self.feature_map.anchors  # type: ignore[assignment]
+        anchors = self.feature_map.anchors
         keys = anchors.to(dtype).expand(rows, *anchors.shape)
         values = values.expand(rows, *values.shape)
         weights = tuple(w.expand(rows, *w.shape) for w in later)
@@ -190,6 +202,8 @@ class ExponentialMemory(nn.Module):
             (values.new_zeros(rows, dims.heads, 0, i), values.new_zeros(rows, dims.heads, 0, o))
             for o, i in memory.shapes[memory.fronts :]
         )
+        told = (rows, self.window.length - 1, dims.heads)
+        said = self.window.said_width
         return KernelState(
             keys=keys,
             values=values,
@@ -199,6 +213,7 @@ class ExponentialMemory(nn.Module):
             inner=pairs if rule.span is not None else (),
             recent_keys=values.new_zeros(*shape, dims.key),
             recent_values=values.new_zeros(*shape, dims.value + self.bias.extra),
+            said=None if said is None else values.new_zeros(*told, said),
             filled=0,
             position=0,
         )
@@ -242,9 +257,9 @@ def _check_exists(axis: str, part: nn.Module) -> None:
 
 def _check_options(
     memory: nn.Module,
-    feature_map: nn.Module,
-    window: nn.Module,
-    bias: nn.Module,
+    feature_map: Exponential,
+    window: OmegaWindow,
+    bias: Bias,
     newton_schulz: nn.Module | None,
     chunk: int | None,
 ) -> None:
@@ -252,15 +267,10 @@ def _check_options(
         raise ValueError("newton_schulz with an exponential feature_map: there is no matrix")
     if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"chunk={chunk!r}: must be None (whole sequence) or a whole number >= 1")
-    if feature_map.width == 0 and len(memory.shapes) > 1:  # type: ignore[arg-type]
+    if feature_map.width == 0 and not isinstance(memory, MatrixMemory):
         raise ValueError(
             "feature_map.anchors=0 with a deep memory: its first layer would say 0 of every key, "
             "so its second would never be written; give at least 1"
-        )
-    if window.said_width is not None or window.truncated:
-        raise ValueError(
-            "window.gates=both and window.border=truncate do not exist with an exponential "
-            "feature_map: choose reader, constant or none, and halo"
         )
     span, length = feature_map.span, window.length
     if span is None:
@@ -270,5 +280,5 @@ def _check_options(
             f"feature_map.span={span} needs bias dot and chunk null: otherwise tokens outside the "
             "span would still act, through the memory that later gradients are taken at"
         )
-    if span < length:  # type: ignore[operator]
+    if span < length:
         raise ValueError(f"feature_map.span={span} is shorter than window.length={length}")

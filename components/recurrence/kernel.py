@@ -39,7 +39,8 @@ class KernelState:
     so of fewer tokens. weights, base_weights: the later weights now and at the open chunk's start.
     inner: with a span, what the tokens wrote to the later weights, (z, u) each, in place of having
     written it. recent_keys, recent_values: the last c-1 tokens, of which the last `filled` are
-    real. position: tokens already in the open chunk.
+    real. said: what they left for the window's gates, if anything. position: tokens already in the
+    open chunk.
     """
 
     keys: Float[Tensor, "b h s d"]
@@ -50,6 +51,7 @@ class KernelState:
     inner: tuple[tuple[Tensor, Tensor], ...]
     recent_keys: Float[Tensor, "b c h d"]
     recent_values: Float[Tensor, "b c h e"]
+    said: Tensor | None
     filled: int
     position: int
 
@@ -76,6 +78,9 @@ def run_kernel(
         length = _length(rule, q.shape[1] - start, flat.position)
         end = start + length
         token = slice(start, end)
+        if flat.position == 0 and rule.chunk is not None:
+            flat = replace(flat, base=flat.values, base_weights=flat.weights)
+            flat = replace(flat, filled=0) if rule.truncated else flat
         block = Block(
             _rows(q[:, token]),
             _rows(keys[:, start : end + halo]),
@@ -84,8 +89,6 @@ def run_kernel(
             _rows(gates.lr[:, token]),
             _real(_rows(gates.gamma[:, token]), flat.filled),
         )
-        if flat.position == 0 and rule.chunk is not None:
-            flat = replace(flat, base=flat.values, base_weights=flat.weights)
         y, flat = advance(rule, block, flat)
         position = 0 if rule.chunk is None else (flat.position + length) % rule.chunk
         flat = replace(flat, filled=min(halo, flat.filled + length), position=position)
@@ -145,6 +148,7 @@ def _unflattened(flat: Pairs, rows: int, recent_keys: Tensor, recent_values: Ten
         inner=tuple((split(z), split(u)) for z, u in flat.inner),
         recent_keys=recent_keys,
         recent_values=recent_values,
+        said=None,
         filled=flat.filled,
         position=flat.position,
     )

@@ -24,8 +24,9 @@ class KernelRule:
 
     kernel: K, `[p n d]` and `[p s d]` to `[p n s]`. error: gradient of the loss at the output.
     chunk: tokens whose gradients share one memory; None takes all at the sequence's start. window:
-    c. normalised: divide reads of the first weight by the mass of what they see. span: a read sees
-    so many tokens; None for all. solve: errors at every token's own memory, by one solve.
+    c. truncated: windows end at their chunk's start. normalised: divide reads of the first weight
+    by the mass of what they see. span: a read sees so many tokens; None for all. solve: errors at
+    every token's own memory, by one solve.
     """
 
     memory: Memory
@@ -33,6 +34,7 @@ class KernelRule:
     error: Callable[[Tensor, Tensor], Tensor]
     chunk: int | None
     window: int
+    truncated: bool = False
     normalised: bool = False
     span: int | None = None
     solve: bool = False
