@@ -179,3 +179,19 @@ def test_the_order_of_overrides_of_different_keys_does_not_matter(
         second = override_with(second, text)
     assert first == second
     assert yaml.safe_load(yaml.safe_dump(first)) == first
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "design_language.md"
+
+
+@pytest.mark.skipif(not DOCS.is_file(), reason="only the repository has docs/")
+def test_the_example_of_the_docs_plans(tmp_path: Path) -> None:
+    text = DOCS.read_text().split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "docs.yaml").write_text(text)
+    made = make_plan(tmp_path / "docs.yaml")
+    assert len(made.cells) == 1 + 1 + 2 + 1 + 1
+    assert all(cell.matched for cell in made.cells[1:])
+    shown = made.to_json()
+    table = DOCS.read_text().partition("## JSON")[2]
+    for key in (*shown, *shown["cells"][0], *shown["cost"], *shown["power"]):
+        assert f"`{key}`" in table, f"{key} is not described"

@@ -93,7 +93,17 @@ def compose_study(file: Path, config_dirs: ConfigDirs = ()) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"{file.name}: {str(error).strip()}") from None
     assert isinstance(content, dict)
-    return {str(key): value for key, value in content.items()}
+    named: dict[str, Any] = _named(content)
+    return named
+
+
+def _named(content: Any) -> Any:
+    """`content` with text for keys; Hydra reads the key ``on`` as true."""
+    if isinstance(content, list):
+        return [_named(part) for part in content]
+    if not isinstance(content, dict):
+        return content
+    return {"on" if key is True else str(key): _named(value) for key, value in content.items()}
 
 
 def _check_includes(file: Path, roots: list[Path], stack: tuple[Path, ...]) -> None:

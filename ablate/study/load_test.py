@@ -68,6 +68,14 @@ def test_overrides_read_as_the_file_does(tmp_path: Path) -> None:
     assert study.question == "a=b"
 
 
+def test_on_is_a_key_though_it_is_no_value(tmp_path: Path) -> None:
+    file = write(tmp_path, s="task: x\nmatch: {on: flops, by: width}\n")
+    assert load_study(file)[0].match.on == "flops"
+    plain = write(tmp_path, s="task: x\n")
+    assert load_study(plain, ["match={on: flops}"])[0].match.on == "flops"
+    assert load_study(plain, ["match.on=flops"])[0].match.on == "flops"
+
+
 def test_nested_and_dotted_settings_are_the_same(tmp_path: Path) -> None:
     nested = write(tmp_path, n="task: t\nmodel_args: {backbone: {dim: 8}, chunk: 2}\n")
     dotted = write(tmp_path, d="task: t\nmodel_args: {backbone.dim: 8, chunk: 2}\n")

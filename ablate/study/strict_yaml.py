@@ -55,7 +55,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     loader.flatten_mapping(node)
     seen: dict[Hashable, Any] = {}
     for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
+        key = "on" if _is_on(key_node) else loader.construct_object(key_node, deep=True)
         mark = key_node.start_mark
         if not isinstance(key, str):
             raise _Refused(problem=f"key {key_node.value!r} must be text", problem_mark=mark)
@@ -63,6 +63,11 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
             raise _Refused(problem=f"key '{key}' appears twice", problem_mark=mark)
         seen[key] = loader.construct_object(value_node, deep=True)
     return seen  # type: ignore[return-value]
+
+
+def _is_on(node: yaml.Node) -> bool:
+    """Whether a key is the bare word ``on``: as a key it has one meaning."""
+    return isinstance(node, yaml.ScalarNode) and node.style is None and node.value == "on"
 
 
 def _checked_scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
