@@ -37,6 +37,7 @@ def commands(results: StudyResults) -> list[tuple[str, str]]:
     return [
         ("run what is missing, then write this page", f"ablate run {_quoted(results.study)}"),
         ("write this page again", f"ablate report {_quoted(results.study)}"),
+        ("see one cell in full", f"ablate plan {_quoted(results.study)} --explain CELL"),
         (
             "the table for a paper",
             f"ablate report {_quoted(results.study)} --format latex",

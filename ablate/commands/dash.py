@@ -18,8 +18,9 @@ def dash_command(study: str, *, port: int | None = None, paper: str | None = Non
     page = LivePage(lambda: open_ledger(study), load_published(paper) if paper else None)
     try:
         server = live_server(page, port or 0)
-    except OSError as error:
-        raise UserError(f"port {port} cannot be used: {error.strerror}.") from error
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"port {port} cannot be used: {reason}") from error
     out = console()
     out.print(f"http://{HOST}:{server.server_address[1]}/", markup=False, soft_wrap=True)
     out.print("The page keeps up with the study. Ctrl-C ends it.", style="dim")
