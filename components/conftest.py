@@ -12,11 +12,18 @@ from torch import nn
 from ablate.components.bias import L2, Bias, Dot
 from ablate.components.dims import Dims
 from ablate.components.feature_map import Identity, Polynomial
-from ablate.components.inner_optimizer import GradientDescent, Momentum, Muon
+from ablate.components.inner_optimizer import (
+    GradientDescent,
+    ImplicitGradientDescent,
+    InnerOptimizer,
+    Momentum,
+    Muon,
+    Nesterov,
+)
 from ablate.components.memory import GatedMLPMemory, MatrixMemory, MLPMemory, Output
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
-from ablate.components.retention import ScalarRetention
+from ablate.components.retention import Retention, ScalarRetention
 from ablate.components.window import OmegaWindow
 
 MakeLayer = Callable[..., NeuralMemory]
@@ -32,6 +39,16 @@ MEMORIES: dict[str, Callable[..., nn.Module]] = {
     "gated": functools.partial(GatedMLPMemory, expansion=2),
     "gated norm": functools.partial(GatedMLPMemory, expansion=2, residual=False, norm=True),
 }
+
+OPTIMIZERS: dict[str, Callable[..., InnerOptimizer]] = {
+    "gd": GradientDescent,
+    "decayed": functools.partial(GradientDescent, prediction="decayed"),
+    "implicit": ImplicitGradientDescent,
+    "momentum": Momentum,
+    "nesterov": Nesterov,
+    "muon": Muon,
+}
+SCALAR = functools.partial(ScalarRetention, init=2.0)
 
 
 def _draw(layer: nn.Module, seed: int) -> None:
@@ -54,6 +71,7 @@ def _make(
     window: int = 3,
     chunk: int = 4,
     bias: str | Callable[[Dims], Bias] = "l2",
+    retention: Callable[[Dims], Retention] = SCALAR,
     degree: int = 2,
     key: int = 3,
     value: int | None = None,
@@ -69,7 +87,6 @@ def _make(
     features: Polynomial | Identity = (
         Polynomial(dims, degree=degree) if degree > 1 else Identity(dims)
     )
-    kinds = {"gd": GradientDescent, "momentum": Momentum, "muon": Muon}
     orthogonal = NewtonSchulz(dims, steps=steps, granularity=granularity)
     layer = NeuralMemory(
         dims,
@@ -77,8 +94,8 @@ def _make(
         feature_map=features,
         window=OmegaWindow(dims, length=window, gates=gates, border=border),
         bias=({"l2": L2, "dot": Dot}[bias] if isinstance(bias, str) else bias)(dims),
-        retention=ScalarRetention(dims, init=2.0),
-        inner_optimizer=kinds[optimizer](dims, lr_max=0.3),
+        retention=retention(dims),
+        inner_optimizer=OPTIMIZERS[optimizer](dims, lr_max=0.3),
         newton_schulz=orthogonal if optimizer == "muon" else None,
         chunk=chunk,
         read=read,

@@ -1,20 +1,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.components.bias import Huber
+from ablate.components.bias import Huber, Lp, ValueShift
 from ablate.components.inner_optimizer import Momentum, Muon
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
+from ablate.components.nonlinear_retention import ElasticNet, LqRetention, SimplexRetention
 from ablate.components.recurrence.state import MemoryState
+from ablate.components.retention import ChannelRetention, ConstantRetention, ResetRetention
 from ablate.components.state_size import state_bytes
 
 MakeLayer = Callable[..., NeuralMemory]
+BY_ROW = partial(ChannelRetention, side="value")
+ROBUST = partial(Lp, p=1.5)
+LEARNED = partial(ConstantRetention, schedule="learned")
 KINDS: list[Mapping[str, object]] = [
     {"memory": "matrix", "optimizer": "gd", "window": 1},
     {"memory": "matrix", "optimizer": "momentum", "window": 6},
@@ -30,6 +36,15 @@ KINDS: list[Mapping[str, object]] = [
     {"memory": "mlp", "optimizer": "muon", "granularity": 2, "gates": "both", "read": "before"},
     {"memory": "matrix norm", "optimizer": "gd", "chunk": 3, "window": 1},
     {"memory": "mlp of 3", "optimizer": "muon", "granularity": 2},
+    {"memory": "matrix", "optimizer": "decayed", "window": 1, "chunk": 1},
+    {"memory": "matrix", "optimizer": "implicit", "window": 1},
+    {"memory": "mlp", "optimizer": "nesterov", "retention": ChannelRetention, "degree": 1},
+    {"memory": "matrix", "optimizer": "gd", "retention": BY_ROW, "chunk": 1},
+    {"memory": "mlp", "optimizer": "gd", "retention": SimplexRetention},
+    {"memory": "matrix", "optimizer": "gd", "retention": LqRetention, "bias": Huber},
+    {"memory": "mlp", "optimizer": "momentum", "retention": LEARNED, "bias": ValueShift},
+    {"memory": "matrix", "optimizer": "momentum", "retention": ElasticNet, "bias": ROBUST},
+    {"memory": "mlp", "optimizer": "momentum", "retention": ResetRetention},
 ]
 
 
@@ -134,6 +149,9 @@ def test_every_mode_gives_the_same(make_layer: MakeLayer, kind: dict[str, object
         {"memory": "mlp", "optimizer": "momentum"},
         {"memory": "matrix", "optimizer": "gd"},
         {"memory": "gated norm", "optimizer": "gd"},
+        {"memory": "mlp", "optimizer": "nesterov", "retention": SimplexRetention},
+        {"memory": "matrix", "optimizer": "gd", "retention": LqRetention, "bias": Huber},
+        {"memory": "mlp", "optimizer": "gd", "retention": ChannelRetention, "degree": 1},
     ],
 )
 def test_gradients_equal_finite_differences_through_three_chunks(

@@ -45,7 +45,8 @@ class SimplexRetention(MappedRetention):
 
     W_n = c softmax(alpha_n log W_{n-1} - lr_n G_n) (Memora), kept as logits, for which this is a
     plain decay: softmax does not see what a row of logits has in common. c is sqrt(fan-in) times
-    a learned number for each head.
+    a learned number for each head. The start has logits of mean square 1: with rows that are
+    nearly alike a layer norm would see rounding only.
 
     Args:
         dims: widths.
@@ -63,6 +64,11 @@ class SimplexRetention(MappedRetention):
     def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
         """Rows that sum to sqrt(fan-in)."""
         nn.init.zeros_(self.log_scale)
+
+    def accumulator(self, weights: Float[Tensor, "h o i"]) -> Float[Tensor, "h o i"]:
+        """Logits of the start."""
+        square = weights.square().mean((-2, -1), keepdim=True)
+        return weights * (square + TINY).rsqrt()
 
     def weights(self, accumulated: Float[Tensor, "*p o i"]) -> Float[Tensor, "*p o i"]:
         """c softmax over the fan-in."""
