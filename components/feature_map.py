@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.components.dims import Dims
+from ablate.components.limits import Limit
 
 CONSTRUCTIONS = ("monomial", "kronecker", "elementwise")
 
@@ -143,6 +144,25 @@ class Polynomial(nn.Module):
     axes: ClassVar[tuple[str, ...]] = ()
     principal: ClassVar[str | None] = "degree"
     source: ClassVar[str] = "Atlas Eq. 4-5 (monomials), Eq. 22 (Kronecker)"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "degree 1 with a coefficient of 1 and no constant is the identity",
+            {"degree": 1, "constant": False},
+            {"feature_map": "identity"},
+            held={"feature_map.raw": math.log(math.e - 1)},
+        ),
+        Limit(
+            "monomials and Kronecker powers have one kernel",
+            {"degree": 3, "construction": "kronecker"},
+            {"feature_map.construction": "monomial"},
+            given={"memory": "matrix", "memory.learned_initial": False, "inner_optimizer": "gd"},
+        ),
+        Limit(
+            "of degree 1, elementwise powers are all monomials",
+            {"degree": 1, "construction": "elementwise"},
+            {"feature_map.construction": "monomial"},
+        ),
+    )
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.components.dims import Dims
+from ablate.components.limits import Limit
 
 Weights = tuple[Tensor, ...]
 READ_AXES = ("feature_map", "window", "bias", "retention", "inner_optimizer")
@@ -210,6 +211,20 @@ class MLPMemory(nn.Module):
     axes: ClassVar[tuple[str, ...]] = READ_AXES
     principal: ClassVar[str | None] = "expansion"
     source: ClassVar[str] = "Atlas Eq. 42 and Appendix E; MIRAS section 5.4 (norm)"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "one layer without residual is a matrix",
+            {"layers": 1, "residual": False},
+            {"memory": "matrix"},
+            held={"memory.w": 0.0, "memory.w1": 0.0},
+        ),
+        Limit(
+            "one layer with residual and norm is TTT's matrix",
+            {"layers": 1, "norm": True},
+            {"memory": "matrix_norm"},
+            held={"memory.w": 0.1, "memory.w1": 0.1},
+        ),
+    )
     fronts: ClassVar[int] = 1
     w1: nn.Parameter
     w2: nn.Parameter

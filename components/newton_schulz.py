@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.components.dims import Dims
+from ablate.components.limits import Limit
 
 Schedule: TypeAlias = tuple[tuple[float, float, float], ...]  # (a, b, c); the last one repeats
 
@@ -140,6 +141,32 @@ class NewtonSchulz(nn.Module):
     source: ClassVar[str] = (
         "Atlas Eq. 32 and section 5; Jordan et al. 2024 (Muon; shape); Amsel et al. 2025 (polar); "
         "Liu et al. 2025 (rms)"
+    )
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "no steps are the raw momentum, at a step size that does not change",
+            {"steps": 0, "granularity": "token"},
+            {"inner_optimizer": "momentum", "inner_optimizer.lr_max": 0.1},
+            given={"inner_optimizer": "muon", "inner_optimizer.lr_max": 0.1},
+            held={"inner_optimizer.lr.project.weight": 0.0},
+        ),
+        Limit(
+            "without steps nothing is scaled",
+            {"steps": 0, "scale": "rms"},
+            {"newton_schulz.scale": "none"},
+        ),
+        Limit(
+            "in chunks of one token, each token writes",
+            {"granularity": "chunk"},
+            {"newton_schulz.granularity": "token"},
+            given={"chunk": 1},
+        ),
+        Limit(
+            "a wide matrix is not scaled by its shape",
+            {"scale": "shape"},
+            {"newton_schulz.scale": "none"},
+            given={"memory": "matrix"},
+        ),
     )
 
     def __init__(

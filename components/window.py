@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 from ablate.components.gate import HeadGate
+from ablate.components.limits import Limit
 
 GATES = ("reader", "none", "both", "constant")
 BORDERS = ("halo", "truncate")
@@ -44,6 +45,36 @@ class OmegaWindow(nn.Module):
     axes: ClassVar[tuple[str, ...]] = ()
     principal: ClassVar[str | None] = "length"
     source: ClassVar[str] = "Atlas Eq. 8-9; the gate's producer and the border are not given there"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "a window of one token has no border",
+            {"length": 1, "border": "truncate"},
+            {"window.border": "halo"},
+        ),
+        Limit(
+            "a window of one token is its own mean",
+            {"length": 1, "normalised": True},
+            {"window.normalised": False},
+        ),
+        Limit(
+            "cut at chunks of one token, any window is the online rule",
+            {"length": 5, "gates": "none", "border": "truncate", "normalised": False},
+            {"window.length": 1},
+            given={"chunk": 1},
+        ),
+        Limit(
+            "constant gates that are open are no gates",
+            {"length": 3, "gates": "constant"},
+            {"window.gates": "none"},
+            held={"window.offset": 50.0},
+        ),
+        Limit(
+            "when readers ask nothing, all tokens weigh the same",
+            {"length": 3, "gates": "both"},
+            {"window.gates": "constant"},
+            held={"window.reads.weight": 0.0},
+        ),
+    )
 
     def __init__(
         self,
