@@ -126,8 +126,10 @@ def _contents(
         "provenance": "Provenance",
     }
     titles = {**fixed, **{name: section.title for name, section in sections.items()}}
-    order = ("claims", "effects", "paper", "attribution", "curves", "learnability", "scaling")
-    order += ("cost", "levels", "failure_rates", "failures", "provenance")
+    order = (
+        *("claims", "effects", "paper", "attribution", "curves", "learnability", "scaling"),
+        *("cost", "levels", "failure_rates", "failures", "provenance"),
+    )
     return [(name, titles[name]) for name in order if titles.get(name)]
 
 

@@ -106,3 +106,8 @@ def test_studies_are_found_by_name_anywhere_below(
 
 def test_a_task_class_shows_its_arguments() -> None:
     assert "context" in task_class("language").__init__.__annotations__
+
+
+def test_published_tables_are_no_studies() -> None:
+    assert (ROOT / "language/published/atlas/table6.yaml").is_file()
+    assert "table6" not in study_names()
