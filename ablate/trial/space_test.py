@@ -27,7 +27,22 @@ PRESETS = {
     "omeganet": ("mlp", "polynomial", "omega", "l2", "scalar", "gd", None),
     "titans_lmm": ("mlp", "identity", "omega", "l2", "scalar", "momentum", None),
     "deltanet": ("matrix", "identity", "omega", "l2", "none", "gd", None),
+    "titans_gd": ("mlp", "identity", "omega", "l2", "scalar", "gd", None),
+    "dla": ("mlp", "identity", "omega", "dot", "scalar", "gd", None),
+    "moneta": ("mlp", "identity", "omega", "lp", "lq_printed", "gd", None),
+    "yaad": ("mlp", "identity", "omega", "huber_switched", "scalar", "gd", None),
+    "memora": ("mlp", "identity", "omega", "l2", "simplex", "gd", None),
+    "gated_deltanet": ("matrix", "identity", "omega", "l2", "scalar", "gd_decayed", None),
+    "longhorn": ("matrix", "identity", "omega", "l2", "none", "implicit_gd", None),
+    "rwkv7": ("matrix", "identity", "omega", "l2", "channel", "gd", None),
+    "swla": ("matrix", "identity", "omega", "dot", "scalar", "gd", None),
+    "mamba2": ("matrix", "identity", "omega", "dot", "scalar", "gd", None),
+    "linear_attention": ("matrix", "identity", "omega", "dot", "none", "gd", None),
+    "retnet": ("matrix", "identity", "omega", "dot", "constant", "gd", None),
+    "lightning": ("matrix", "identity", "omega", "dot", "constant", "gd", None),
+    "gla": ("matrix", "identity", "omega", "dot", "channel", "gd", None),
     "transformer": ("attention", None, None, None, None, None, None),
+    "swa": ("attention", None, None, None, None, None, None),
 }
 EXPONENTIAL = ("exponential", "omega", "dot", "scalar", "gd", None)
 PRESETS |= {
@@ -38,12 +53,22 @@ PRESETS |= {
     "dot_normalised": ("mlp", "exponential", "omega", "l2", "scalar", "gd", None),
     "dot_linear": ("matrix", "exponential", "omega", "l2", "scalar", "gd", None),
 }
+# Hybrids: the preset that they are otherwise, and how attention comes in.
 HYBRIDS = {
-    "titans_mac": "mac", "titans_mag": "mag", "titans_mal": "mal",
-    "atlas_mac": "mac_bare", "atlas_mag": "mag", "atlas_mal": "mal",
-    "atlas_alternate": "alternate",
-}  # fmt: skip
-PRESETS |= {name: PRESETS["atlas" if "atlas" in name else "titans_lmm"] for name in HYBRIDS}
+    "titans_mac": ("titans_lmm", "mac"),
+    "titans_mag": ("titans_lmm", "mag"),
+    "titans_mal": ("titans_lmm", "mal"),
+    "atlas_mac": ("atlas", "mac_bare"),
+    "atlas_mag": ("atlas", "mag"),
+    "atlas_mal": ("atlas", "mal"),
+    "atlas_alternate": ("atlas", "alternate"),
+    "moneta_h": ("moneta", "alternate"),
+    "yaad_h": ("yaad", "alternate"),
+    "memora_h": ("memora", "alternate"),
+    "gated_deltanet_h1": ("gated_deltanet", "alternate"),
+    "samba": ("mamba2", "alternate"),
+}
+PRESETS |= {name: PRESETS[base] for name, (base, _) in HYBRIDS.items()}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -53,7 +78,7 @@ def test_presets_are_made_of_the_papers_choices(name: str) -> None:
     assert chosen == PRESETS[name]
     assert model["name"] == name
     assert model["backbone"][CHOICE] == "llama"
-    assert model["hybrid"][CHOICE] == HYBRIDS.get(name, "lmm")
+    assert model["hybrid"][CHOICE] == HYBRIDS.get(name, (name, "lmm"))[1]
 
 
 def test_every_preset_is_listed() -> None:
