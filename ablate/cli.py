@@ -5,13 +5,25 @@ Exit codes: 0 done, 1 trials or the tracker failed, 2 bad input, 130 interrupted
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ablate.commands import complete
+from ablate.commands.options import (
+    Allow,
+    ConfigDir,
+    ExecutorName,
+    Format,
+    Json,
+    Model,
+    Overrides,
+    Quiet,
+    Settings,
+    StaleChoice,
+    Study,
+)
 from ablate.commands.terminal import guarded
 from ablate.telemetry import set_defaults
 
@@ -23,62 +35,6 @@ app = typer.Typer(
 )
 track = typer.Typer(help="The MLflow view of a study.", no_args_is_help=True)
 app.add_typer(track, name="track")
-
-
-class ExecutorName(StrEnum):
-    """Where trials run."""
-
-    ray = "ray"
-    inline = "inline"
-
-
-class StaleChoice(StrEnum):
-    """What to do with results that other code made."""
-
-    rerun = "rerun"
-    keep = "keep"
-    abort = "abort"
-
-
-class Format(StrEnum):
-    """Formats of a report."""
-
-    html = "html"
-    md = "md"
-    latex = "latex"
-    csv = "csv"
-    parquet = "parquet"
-
-
-Study = Annotated[
-    str,
-    typer.Argument(help="Name of a study, or path of its file.", autocompletion=complete.studies),
-]
-Model = Annotated[str, typer.Argument(help="Name of a preset.", autocompletion=complete.models)]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the study file.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...",
-        help="task=NAME, task_args.NAME, train.NAME, seed, retention=none, backbone.dim=64, ...",
-        autocompletion=complete.train_settings,
-    ),
-]
-ConfigDir = Annotated[
-    list[Path] | None,
-    typer.Option(
-        exists=True,
-        file_okay=False,
-        help="Folder with your own search spaces and studies; looked in first.",
-    ),
-]
-Allow = Annotated[
-    list[str] | None, typer.Option(help="A package of yours that may hold components.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what went wrong.")]
 
 
 def _version(wanted: bool) -> None:
@@ -349,6 +305,49 @@ def components(
     from ablate.commands.models import components_command
 
     return components_command(axis, config_dirs=config_dir or [], allow=allow or [], as_json=json)
+
+
+@app.command()
+@guarded
+def check(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A preset, a model's YAML file, or my_module.py[:Class].",
+            autocompletion=complete.models,
+        ),
+    ],
+    settings: Settings = None,
+    axis: Annotated[
+        str | None,
+        typer.Option(
+            help="What your class is a choice of; by default what it declares.",
+            autocompletion=complete.axes,
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="The preset to put your class into; omeganet or atlas by default.",
+            autocompletion=complete.models,
+        ),
+    ] = None,
+    config_dir: ConfigDir = None,
+    allow: Allow = None,
+    json: Json = False,
+) -> int:
+    """Check that a model, or a component of yours, is a sound sequence model."""
+    from ablate.commands.check import check_command
+
+    return check_command(
+        target,
+        settings or [],
+        axis=axis,
+        host=host,
+        config_dirs=config_dir or [],
+        allow=allow or [],
+        as_json=json,
+    )
 
 
 @app.command()

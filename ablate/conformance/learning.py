@@ -117,14 +117,14 @@ def check_parameters(subject: Subject) -> tuple[bool, str]:
     "amplifies rounding.",
 )
 def check_autocast(subject: Subject) -> tuple[bool, str]:
-    """Relative distance in the root mean square."""
+    """The mean over tokens: a bias that switches may turn one token over, rounding turns all."""
     model = subject.build(dtype=torch.float32, shaken=False)
     with torch.no_grad():
         plain = model(subject.tokens)[0]
         with torch.autocast("cpu", torch.bfloat16):
             mixed = model(subject.tokens)[0].float()
-    distance = ((mixed - plain).norm() / plain.norm()).item()
-    return distance <= AUTOCAST_BOUND, f"relative distance {distance:.2g}"
+    distance = ((mixed - plain).norm(dim=(0, 2)) / plain.norm(dim=(0, 2))).mean().item()
+    return distance <= AUTOCAST_BOUND, f"mean relative distance {distance:.2g}"
 
 
 @check(
@@ -216,7 +216,7 @@ def toy_losses(subject: Subject, steps: int) -> list[float]:
     model = subject.build(dtype=torch.float32, shaken=False).train()
     config = TrainConfig()
     optimizer = make_optimizer(model, config)
-    tokens, losses = subject.tokens, []
+    tokens, losses = subject.tokens[:, : subject.chunk + 3], []
     for _ in range(steps):
         loss = token_loss(model(tokens[:, :-1])[0], tokens[:, 1:])
         losses.append(loss.item())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from ablate.components.language_model import LanguageModel
 from ablate.components.state_size import state_bytes
+from ablate.errors import UserError
 from ablate.trial.build import build_model
 from ablate.trial.space import Model
 from ablate.trial.streams import torch_generator
@@ -27,10 +30,12 @@ class Subject:
     Args:
         spec: the model as a plain dict, with small widths.
         allow: packages beside Ablate that may hold its components.
+        where: what the user named, put first in messages about the user's mistakes.
     """
 
     spec: Model
     allow: tuple[str, ...] = ()
+    where: str = ""
 
     @property
     def chunk(self) -> int:
@@ -63,7 +68,9 @@ class Subject:
         Shaken weights lie away from where training starts, so that a weight that starts at zero
         hides nothing behind it.
         """
-        model = build_model(self.spec, VOCAB, seed=0, device=device, dtype=dtype, allow=self.allow)
+        model = build_model(
+            self.spec, VOCAB, seed=0, device=device, dtype=dtype, allow=self.allow, where=self.where
+        )
         if shaken and device != "meta":
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
@@ -96,7 +103,10 @@ Check: TypeAlias = Callable[[Subject], Result]
 
 
 def check(promise: str, causes: str) -> Callable[[Callable[[Subject], tuple[bool, str]]], Check]:
-    """Make of a measurement (does the promise hold, in numbers) a check that never raises."""
+    """Make of a measurement (does the promise hold, in numbers) a check.
+
+    An error on the way is a failure of the check; a `UserError` is raised on.
+    """
 
     def make(measure: Callable[[Subject], tuple[bool, str]]) -> Check:
         name = measure.__name__.removeprefix("check_").replace("_", " ")
@@ -105,6 +115,8 @@ def check(promise: str, causes: str) -> Callable[[Callable[[Subject], tuple[bool
         def run(subject: Subject) -> Result:
             try:
                 passed, measured = measure(subject)
+            except UserError:
+                raise
             except Exception as error:
                 passed, measured = False, one_line(error)
             return Result(name, passed, measured, promise, causes)
@@ -115,10 +127,13 @@ def check(promise: str, causes: str) -> Callable[[Callable[[Subject], tuple[bool
 
 
 def one_line(error: Exception, limit: int = 160) -> str:
-    """An error's kind and the start of its message."""
+    """An error's kind, the start of its message, and the line outside of packages it came from."""
     text = " ".join(str(error).split())
     shown = text if len(text) <= limit else f"{text[:limit]}..."
-    return f"{type(error).__name__}: {shown}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if "site-packages" not in Path(one.filename).parts]
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {shown}{place}"
 
 
 def gap(one: Tensor, other: Tensor) -> float:
