@@ -126,7 +126,7 @@ def start_message() -> dict[str, Any]:
         "pid": os.getpid(),
         "device": "cpu",
         "fingerprint": "f0",
-        "info": {"parameters": 1000, "backend": "fake"},
+        "info": {"parameters": 1000, "flops_per_token": 2000.0, "backend": "fake"},
     }
 
 

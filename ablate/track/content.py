@@ -94,12 +94,13 @@ def trial_params(record: TrialRecord, cell: Mapping[str, Any]) -> dict[str, str]
 
 
 def trial_points(record: TrialRecord, rows: Iterable[MetricRow]) -> Iterator[Point]:
-    """Yield the curves, with tokens and seconds beside them, then what only the summary has.
+    """Yield the curves, tokens, FLOPs and seconds beside them, then what only the summary has.
 
     A summary value that differs from the last row of its name comes last, so that it is the one
     that MLflow shows.
     """
     began = milliseconds(record.started)
+    flops = record.info.get("flops_per_token")
     last: dict[str, float] = {}
     step, placed, time = 0, -1, began
     for row in rows:
@@ -108,6 +109,8 @@ def trial_points(record: TrialRecord, rows: Iterable[MetricRow]) -> Iterator[Poi
             placed = step
             yield Point("progress/tokens", float(row.tokens), time, step)
             yield Point("progress/seconds", row.seconds, time, step)
+            if flops is not None:
+                yield Point("progress/flops", float(flops) * row.tokens, time, step)
         last[row.name] = row.value
         yield Point(legal_name(row.name), row.value, time, step)
     ended = max(milliseconds(record.ended), time) + 1

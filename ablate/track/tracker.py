@@ -120,7 +120,7 @@ def connect(uri: str) -> Any:
 
         for noisy in ("mlflow", "alembic", "sqlalchemy"):
             logging.getLogger(noisy).setLevel(logging.ERROR)
-        # Two processes that migrate one fresh file at once destroy each other's work.
+        # Two processes that migrate one fresh store at once destroy each other's work.
         with _alone(uri):
             client = MlflowClient(tracking_uri=uri)
             client.search_experiments(max_results=1)
@@ -167,9 +167,12 @@ def _knock(uri: str) -> None:
 
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
-    if not uri.startswith("sqlite:"):
+    kind = urlsplit(uri).scheme.partition("+")[0]
+    if kind not in {"sqlite", *_DATABASES}:
         yield
         return
-    with open(f"{sqlite_file(uri)}.lock", "w") as lock:
+    path = Path(f"{sqlite_file(uri)}.lock") if kind == "sqlite" else home() / "mlflow.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

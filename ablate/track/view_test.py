@@ -104,6 +104,8 @@ def test_a_study_is_a_parent_with_one_child_per_trial(
     }
     history = client.get_metric_history(child.info.run_id, "progress/tokens")
     assert [(point.step, point.value) for point in history] == [(10, 80.0), (20, 160.0)]
+    flops = client.get_metric_history(child.info.run_id, "progress/flops")
+    assert [(point.step, point.value) for point in flops] == [(10, 160_000.0), (20, 320_000.0)]
 
 
 def test_pushing_twice_or_to_a_forgetful_ledger_makes_no_duplicates(
