@@ -102,7 +102,7 @@ class Workshop:
 
     def changed(self, one: Configured, key: str, value: Any) -> Configured:
         """The same cell with one option of its model set to another value."""
-        model = self._apply(one.config["model"], "match.by", key, value)
+        model = self.apply(one.config["model"], "match.by", key, value)
         config = {**one.config, "model": self.resolve(model)}
         data = self._task(one.levels)[3]
         return replace(one, id=identity(config, data), config=config)
@@ -225,13 +225,13 @@ class Workshop:
                 if part := self.parts.get((key, str(value))):
                     model = {**model, key: part}
                 else:
-                    model = self._apply(model, section, key, value)
+                    model = self.apply(model, section, key, value)
         model = self._set_options(model, "model_args", args, unused)
         return self.resolve(self._set_options(model, "design.factors", factors, inactive))
 
     def _set_arguments(self, model: Model, unused: dict[str, str]) -> Model:
         for key, value in _swaps(self.study.model_args).items():
-            model = self._apply(model, "model_args", key, value)
+            model = self.apply(model, "model_args", key, value)
         return self._set_options(model, "model_args", self.study.model_args, unused)
 
     def _set_options(
@@ -245,7 +245,7 @@ class Workshop:
                 idle[key] = f"{self.file}: {section}.{key}: {axis} is not active in any cell."
             elif key not in _swaps(settings):
                 try:
-                    model = self._apply(model, section, key, value)
+                    model = self.apply(model, section, key, value)
                 except Inactive as reason:
                     idle[key] = str(reason)
         return model
@@ -257,7 +257,8 @@ class Workshop:
     def _active(self, model: Model) -> tuple[str, ...]:
         return active_axes(model, config_dirs=self.config_dirs, allow=self.allow, where=self.file)
 
-    def _apply(self, model: Model, section: str, key: str, value: Any) -> Model:
+    def apply(self, model: Model, section: str, key: str, value: Any) -> Model:
+        """`model` with one setting of a section of the file laid over it."""
         where = f"{self.file}: {section}.{key}"
         return apply(model, key, value, config_dirs=self.config_dirs, allow=self.allow, where=where)
 

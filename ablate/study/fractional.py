@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from ablate.errors import UserError
 from ablate.study.factors import Factor, Levels, canonical
 from ablate.study.schema import Design
 from ablate.study.space import Point, Space
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
 
 DEFAULT_RESOLUTION = 4
 CANDIDATES = 5_000
@@ -125,9 +128,7 @@ def _optimal(space: Space) -> list[Levels]:
     return [candidates[index] for index in exchange(x, runs)]
 
 
-def _model_matrix(
-    rows: list[Levels], factors: tuple[Factor, ...], pairs: bool
-) -> NDArray[np.float64]:
+def _model_matrix(rows: list[Levels], factors: tuple[Factor, ...], pairs: bool) -> Floats:
     """Intercept and a column for each level but a factor's first; zeros where it does not apply."""
     blocks = []
     for factor in factors:
@@ -146,18 +147,18 @@ def _model_matrix(
     return np.column_stack([np.ones(len(rows)), *blocks])
 
 
-def _codes(factor: Factor) -> NDArray[np.float64]:
+def _codes(factor: Factor) -> Floats:
     width = len(factor.levels) - 1
     return np.vstack([-np.ones((1, width)), np.eye(width)])
 
 
-def exchange(x: NDArray[np.float64], runs: int) -> list[int]:
+def exchange(x: Floats, runs: int) -> list[int]:
     """Rows of `x`, row 0 among them, with a large determinant of their information matrix.
 
     Rows are added greedily, then swapped one for one as long as the determinant grows.
     """
     chosen = [0]
-    spread: NDArray[np.float64] = np.linalg.inv(RIDGE * np.eye(x.shape[1]) + np.outer(x[0], x[0]))
+    spread: Floats = np.linalg.inv(RIDGE * np.eye(x.shape[1]) + np.outer(x[0], x[0]))
     while len(chosen) < runs:
         gain = np.einsum("ij,jk,ik->i", x, spread, x)
         gain[chosen] = -1
@@ -182,8 +183,8 @@ def exchange(x: NDArray[np.float64], runs: int) -> list[int]:
     return [0, *sorted(chosen[1:])]
 
 
-def _add(spread: NDArray[np.float64], row: NDArray[np.float64], sign: int) -> NDArray[np.float64]:
+def _add(spread: Floats, row: Floats, sign: int) -> Floats:
     """The inverse after one row more or less (Sherman and Morrison)."""
     part = spread @ row
-    updated: NDArray[np.float64] = spread - sign * np.outer(part, part) / (1 + sign * row @ part)
+    updated: Floats = spread - sign * np.outer(part, part) / (1 + sign * row @ part)
     return updated

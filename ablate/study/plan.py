@@ -12,6 +12,7 @@ from ablate.errors import UserError
 from ablate.study.cells import Cell, Laid, make_cells
 from ablate.study.checks import SAID, alias_sentences, check_memory
 from ablate.study.configure import Workshop
+from ablate.study.limits import limit_sentences
 from ablate.study.load import load_study
 from ablate.study.pilot import read_pilot
 from ablate.study.power import Power, power_of
@@ -160,6 +161,7 @@ def make_plan(
     power = power_of(len(declared.seeds), len(cells) - 1, pilot, cells[0].id)
     aliases = alias_sentences(laid)
     memory = check_memory(cells, declared.resources, file.name)
+    limits = limit_sentences(workshop, cells, own=probe)
     return Plan(
         study=declared.name,
         file=str(file),
@@ -171,7 +173,7 @@ def make_plan(
         cells=tuple(cells),
         resources={"cpus": declared.resources.cpus, "gpus": declared.resources.gpus},
         power=power,
-        warnings=(*laid.notes, *_notes(declared, laid), *aliases[:SAID], *memory,
+        warnings=(*laid.notes, *_notes(declared, laid), *aliases[:SAID], *memory, *limits,
                   *power.sentences()),
         allow=tuple(allow),
         design=" + ".join(one.design.kind for one in laid.designs),
