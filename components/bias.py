@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 from ablate.components.gate import HeadGate
+from ablate.components.limits import Limit
 
 SURROGATES = ("root", "tanh")
 FORMS = ("coordinate", "norm", "switched")
@@ -83,6 +84,7 @@ class Lp(Bias):
 
     principal: ClassVar[str | None] = "p"
     source: ClassVar[str] = "MIRAS Eq. 10-12 and Remark 5 (with the factor 1/p)"
+    limits: ClassVar[tuple[Limit, ...]] = (Limit("p = 2 is l2", {"p": 2.0}, {"bias": "l2"}),)
 
     def __init__(
         self,
@@ -175,6 +177,14 @@ class Huber(_Bounded):
 
     principal: ClassVar[str | None] = "delta"
     source: ClassVar[str] = "MIRAS Eq. 13-16 and 26 (Yaad)"
+    limits: ClassVar[tuple[Limit, ...]] = tuple(
+        Limit(
+            f"{form}: a bound that no error reaches is l2",
+            {"form": form, "delta": 1e9, "producer": "fixed"},
+            {"bias": "l2"},
+        )
+        for form in FORMS
+    )
 
     def __init__(
         self,
@@ -224,6 +234,9 @@ class ValueShift(_Bounded):
 
     principal: ClassVar[str | None] = "delta"
     source: ClassVar[str] = "MIRAS Eq. 17"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit("no shift is l2", {"delta": 0.0, "producer": "fixed"}, {"bias": "l2"}),
+    )
 
     def __init__(
         self, dims: Dims, *, delta: float = 0.1, producer: str = "learned", eps: float = 1e-6

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 from ablate.components.gate import HeadGate
+from ablate.components.limits import Limit
 
 PREDICTIONS = ("undecayed", "decayed")
 
@@ -23,6 +24,12 @@ class Step(NamedTuple):
 
     size: Float[Tensor, "b t h"]
     decay: Float[Tensor, "b t h"] | None
+
+
+NO_MOMENTUM = {
+    "inner_optimizer.momentum.project.weight": 0.0,
+    "inner_optimizer.momentum.offset": -1e4,
+}
 
 
 class InnerOptimizer(nn.Module):
@@ -70,6 +77,14 @@ class GradientDescent(InnerOptimizer):
     """
 
     source: ClassVar[str] = "Atlas Eq. 10 (OmegaNet); MIRAS Table 1 (decayed: Gated DeltaNet)"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "what never decays is predicted alike",
+            {"prediction": "decayed"},
+            {"inner_optimizer.prediction": "undecayed"},
+            given={"retention": "none", "memory": "matrix", "window.length": 1},
+        ),
+    )
     has_momentum: ClassVar[bool] = False
 
     def __init__(self, dims: Dims, *, lr_max: float = 0.05, prediction: str = "undecayed") -> None:
@@ -108,6 +123,14 @@ class Momentum(InnerOptimizer):
     """Step inside: S_n = theta_n S_{n-1} + lr_n G_n, M_n = alpha_n M_{n-1} - S_n."""
 
     source: ClassVar[str] = "Titans Eq. 13-14; Atlas Eq. 12-13"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "momentum that keeps nothing is gradient descent",
+            {"lr_max": 0.1},
+            {"inner_optimizer": "gd", "inner_optimizer.lr_max": 0.1},
+            held=NO_MOMENTUM,
+        ),
+    )
 
     def __init__(self, dims: Dims, *, lr_max: float = 0.02) -> None:
         super().__init__(dims, lr_max=lr_max)
@@ -117,6 +140,14 @@ class Nesterov(InnerOptimizer):
     """Momentum looked ahead: M_n = alpha_n M_{n-1} - theta_n S_n - lr_n G_n, S_n as `Momentum`."""
 
     source: ClassVar[str] = "Sutskever et al. 2013 on Titans Eq. 13-14; not in the papers"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "momentum that keeps nothing is gradient descent",
+            {"lr_max": 0.1},
+            {"inner_optimizer": "gd", "inner_optimizer.lr_max": 0.1},
+            held=NO_MOMENTUM,
+        ),
+    )
     nesterov: ClassVar[bool] = True
 
     def __init__(self, dims: Dims, *, lr_max: float = 0.01) -> None:

@@ -268,8 +268,8 @@ class MLPMemory(nn.Module):
         y = front[0]
         for j in range(1, len(self.shapes)):
             y = inner(j, F.gelu(y))
-        y = self.output(y, raw)
-        return y
+        read: Tensor = self.output(y, raw)
+        return read
 
     def gradients(
         self, front: Weights, raw: Tensor, weights: Weights, error: Callable[[Tensor], Tensor]

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.components.dims import Dims
+from ablate.components.limits import Limit
 from ablate.components.retention import NoRetention, Retention, ScalarRetention
 
 FORMS = ("corrected", "printed")
@@ -100,6 +101,18 @@ class LqRetention(MappedRetention):
 
     principal: ClassVar[str | None] = "q"
     source: ClassVar[str] = "MIRAS Eq. 24-25 (Moneta); corrected form derived from its regulariser"
+    limits: ClassVar[tuple[Limit, ...]] = tuple(
+        Limit(
+            f"q = 2 is a scalar decay ({form})",
+            {"q": 2.0, "form": form},
+            {"retention": "scalar"},
+            held={
+                "retention.decay.gate.project.weight": 0.0,
+                "retention.gate.project.weight": 0.0,
+            },
+        )
+        for form in FORMS
+    )
 
     def __init__(
         self,
@@ -154,6 +167,14 @@ class SoftThreshold(MappedRetention):
 
     principal: ClassVar[str | None] = "threshold"
     source: ClassVar[str] = "MIRAS Eq. 23"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "a threshold of 0 without decay keeps everything",
+            {"threshold": 0.0, "decays": False},
+            {"retention": "none"},
+            given={"inner_optimizer": "gd"},
+        ),
+    )
 
     def __init__(
         self,
@@ -213,6 +234,14 @@ class ElasticNet(ScalarRetention):
 
     principal: ClassVar[str | None] = "sparsity"
     source: ClassVar[str] = "MIRAS Eq. 22"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "without sparsity only the decay is left",
+            {"sparsity": 0.0},
+            {"retention": "scalar"},
+            given={"inner_optimizer": "gd"},
+        ),
+    )
     shrinks: ClassVar[bool] = True
 
     def __init__(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 from ablate.components.gate import HeadGate
+from ablate.components.limits import Limit
 
 SCHEDULES = ("retnet", "alibi", "learned")
 SIDES = ("key", "value")
@@ -125,6 +126,14 @@ class ScalarRetention(Retention):
 
     principal: ClassVar[str | None] = "init"
     source: ClassVar[str] = "Atlas Eq. 10 and 32; Titans Eq. 13"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "an open gate keeps everything",
+            {},
+            {"retention": "none"},
+            held={"retention.gate.project.weight": 0.0, "retention.gate.offset": 50.0},
+        ),
+    )
 
     def __init__(self, dims: Dims, *, init: float = 4.0) -> None:
         super().__init__()
@@ -150,6 +159,9 @@ class ResetRetention(ScalarRetention):
 
     principal: ClassVar[str | None] = None
     source: ClassVar[str] = "Li et al. 2025 (TNT), local memories"
+    limits: ClassVar[tuple[Limit, ...]] = (
+        Limit("within one chunk nothing is reset", {}, {"retention": "scalar"}, {"chunk": 16}),
+    )
 
     def __init__(self, dims: Dims, *, what: str = "both", init: float = 4.0) -> None:
         super().__init__(dims, init=init)
@@ -178,6 +190,21 @@ class ChannelRetention(Retention):
 
     principal: ClassVar[str | None] = "rank"
     source: ClassVar[str] = "Yang et al. 2024 (GLA) section 4.4; MIRAS section 5.4; RWKV-7"
+    limits: ClassVar[tuple[Limit, ...]] = tuple(
+        Limit(
+            f"equal channels of the {side} are one number",
+            {"side": side},
+            {"retention": "scalar"},
+            given={"memory": "matrix", "feature_map": "identity", "inner_optimizer": "momentum"},
+            held={
+                "retention.up.weight": 0.0,
+                "retention.offset": 2.0,
+                "retention.gate.project.weight": 0.0,
+                "retention.gate.offset": 2.0,
+            },
+        )
+        for side in SIDES
+    )
 
     def __init__(
         self,

@@ -142,5 +142,5 @@ class OmegaWindow(nn.Module):
     def _by_head(self, project: nn.Linear, x: Tensor) -> Tensor:
         wide = torch.promote_types(x.dtype, project.weight.dtype)
         wide = torch.promote_types(wide, torch.float32)
-        y: Tensor = F.linear(x.to(wide), project.weight.to(wide))
-        return y.unflatten(-1, (self.heads, PAIR))
+        y: Tensor = F.linear(x.to(wide), project.weight.to(wide)).unflatten(-1, (self.heads, PAIR))
+        return y
