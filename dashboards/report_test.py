@@ -13,6 +13,7 @@ from typing import Literal
 
 import pytest
 
+from ablate.analysis.example_designs import factorial_study, size_study
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import Cell, Curve, StudyResults, Trial
 from ablate.dashboards.report import html_report, report_bytes
@@ -180,14 +181,23 @@ def test_1500_finished_trials_take_seconds() -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on the path")
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("results", "width", "scheme"),
+    [
+        (example_study(states=BROKEN, study=EVIL), 1280, "light"),
+        (example_study(states=BROKEN, study=EVIL), 390, "dark"),
+        (factorial_study(), 390, "light"),
+        (size_study(), 1280, "dark"),
+    ],
+    ids=["plain-wide", "plain-phone", "full-phone", "sizes-wide"],
+)
 def test_a_browser_draws_the_page(
-    tmp_path: Path, width: int, scheme: Literal["light", "dark"]
+    tmp_path: Path, results: StudyResults, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     from playwright.sync_api import sync_playwright
 
     path = tmp_path / "report.html"
-    path.write_bytes(report_bytes(example_study(states=BROKEN, study=EVIL), "html"))
+    path.write_bytes(report_bytes(results, "html"))
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic"]
     problems: list[str] = []
     fetched: list[str] = []
@@ -202,12 +212,13 @@ def test_a_browser_draws_the_page(
         page.on("request", lambda request: fetched.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector('[data-figure="cost_time"] .main-svg')
-        drawn = page.locator(".chart .main-svg").count()
+        drawn = page.locator(".chart:has(.main-svg)").count()
+        charts = page.locator(".chart").count()
         wide = page.evaluate("document.documentElement.scrollWidth")
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
         browser.close()
     assert problems == []
     assert fetched == [path.as_uri()]
-    assert drawn >= 5
+    assert drawn == charts >= 5
     assert wide <= width
     assert paper == ("rgb(253, 253, 251)" if scheme == "light" else "rgb(20, 23, 26)")
