@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ablate.components.feature_map import Constant
 from ablate.components.memory import GatedMLPMemory
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
@@ -228,6 +229,24 @@ def test_online_momentum_on_a_matrix_is_titans(make_layer: MakeLayer) -> None:
         torch.testing.assert_close(y[1, t, 0], m @ q)
     torch.testing.assert_close(last[1, 0], m)
     torch.testing.assert_close(last_s[1, 0], -s)
+
+
+@pytest.mark.parametrize("read", ["after", "before"])
+def test_a_matrix_of_one_constant_feature_is_a_running_mean(
+    make_layer: MakeLayer, read: str
+) -> None:
+    layer = make_layer("matrix", "gd", window=1, chunk=1, degree=1, key=1, value=3, read=read)
+    layer.feature_map = Constant(layer.dims)
+    x = Inputs(layer)
+    y, _ = _chunked(layer, x)
+    mean = x.weights[0][..., 0]
+    for t in range(TOKENS):
+        if read == "before":
+            torch.testing.assert_close(y[:, t], mean)
+        lr = (x.gates.lr * x.gates.gamma[..., 0])[:, t, :, None]
+        mean = (x.gates.keep[:, t, :, None] - lr) * mean + lr * x.v[:, t]
+        if read == "after":
+            torch.testing.assert_close(y[:, t], mean)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
