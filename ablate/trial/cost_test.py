@@ -6,6 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import ablate.trial.cost as cost_module
+from ablate.components.state_size import state_bytes
 from ablate.errors import UserError
 from ablate.trial.build import build_model
 from ablate.trial.build_test import tiny
@@ -45,6 +46,15 @@ def test_the_count_agrees_with_torchs_own_counter(name: str) -> None:
     with counter, sdpa_kernel(SDPBackend.MATH):
         token_loss(built(tokens)[0], tokens).backward()
     assert measure_cost(model, 11, 8).flops_per_token == counter.get_total_flops() / 8
+
+
+@pytest.mark.parametrize("layers", [2, 3, 4])
+def test_blocks_that_take_turns_are_all_counted(layers: int) -> None:
+    model = resolve(tiny("samba", **{"backbone.layers": layers, "hybrid.window": 4}))
+    built = build_model(model, 11, seed=0)
+    cost = measure_cost(model, vocab=11, context=8)
+    assert cost.parameters == sum(parameter.numel() for parameter in built.parameters())
+    assert cost.state_bytes == state_bytes(built(torch.zeros(1, 8, dtype=torch.int64))[1])
 
 
 def test_a_neural_memory_state_does_not_grow_with_the_context() -> None:
