@@ -188,7 +188,7 @@ class NeuralMemory(nn.Module):
         retention = self.retention
         return (
             self.chunk == 1
-            and self.window.length == 1
+            and bool(self.window.length == 1)
             and type(self.bias) is L2
             and is_plain_matrix(self.memory)
             and self.newton_schulz is None

@@ -239,4 +239,4 @@ class ChannelRetention(Retention):
         low = F.linear(x.to(wide), self.down.weight.to(wide))
         logits = F.linear(low, self.up.weight.to(wide), self.offset.to(wide))
         kept = torch.exp(F.logsigmoid(logits) / self.temperature)
-        return kept.unflatten(-1, (self.heads, -1))
+        return kept.view(*kept.shape[:-1], self.heads, self.channels)

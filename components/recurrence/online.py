@@ -49,7 +49,10 @@ def online_errors(
         if momentum is not None:
             plain = plain - momentum * torch.bmm(keys, carried.momenta[0].mT)
         among = read * torch.bmm(keys, keys.mT)
-    return torch.linalg.solve_triangular(among, plain - values, upper=False, unitriangular=True)
+    errors: Tensor = torch.linalg.solve_triangular(
+        among, plain - values, upper=False, unitriangular=True
+    )
+    return errors
 
 
 def _before(part: Tensor, first: float) -> Tensor:

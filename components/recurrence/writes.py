@@ -89,10 +89,10 @@ class LinearWrite:
         """Fast weight j after every token, p n o i."""
         parts = self.w.read.unsqueeze(2) * self.us[j].mT.unsqueeze(1)
         sums = torch.bmm(parts.flatten(1, 2), self.zs[j]).unflatten(1, parts.shape[1:3])
-        made = self.w.carry.unsqueeze(-1) * self.carried.weights[j].unsqueeze(1) - sums
-        if self.w.momentum is None:
-            return made
-        return made - self.w.momentum.unsqueeze(-1) * self.carried.momenta[j].unsqueeze(1)
+        made: Tensor = self.w.carry.unsqueeze(-1) * self.carried.weights[j].unsqueeze(1) - sums
+        if self.w.momentum is not None:
+            made = made - self.w.momentum.unsqueeze(-1) * self.carried.momenta[j].unsqueeze(1)
+        return made
 
 
 class OrthogonalWrite:
@@ -135,11 +135,10 @@ class OrthogonalWrite:
 
     def every(self, j: int) -> Tensor:
         """Fast weight j after every token, p n o i."""
-        kept = self.w.carry.unsqueeze(-1) * self.carried.weights[j].unsqueeze(1)
+        kept: Tensor = self.w.carry.unsqueeze(-1) * self.carried.weights[j].unsqueeze(1)
         if self.w.write is None:
             return kept
-        written = torch.bmm(self.w.write, self.made[j].flatten(2))
-        return kept - written.unflatten(2, kept.shape[2:])
+        return kept - torch.bmm(self.w.write, self.made[j].flatten(2)).view_as(kept)
 
 
 def carried_momenta(
