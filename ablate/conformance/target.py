@@ -13,11 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torch import nn
-
 from ablate.errors import UserError, unknown
 from ablate.trial.space import (
-    AXES,
     GROUPS,
     Model,
     active_axes,
@@ -147,11 +144,11 @@ def declared_axis(cls: type) -> str:
         return str(said)
     if getattr(cls, "is_mixer", False):
         return "memory"
-    bases = set(cls.__mro__[1:]) - {object, nn.Module}
-    for axis in AXES:
+    bases = {base for base in cls.__mro__[1:] if base.__module__.startswith("ablate.")}
+    for axis in GROUPS:
         for name in choices(axis):
             shipped = target_class(load_choice(axis, name)["_target_"])
-            if bases & set(shipped.__mro__) - {object, nn.Module}:
+            if bases & set(shipped.__mro__):
                 return axis
     raise UserError(
         f"{cls.__name__} does not say which axis it is a choice of: pass --axis, or write "
