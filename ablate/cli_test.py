@@ -216,6 +216,18 @@ def test_the_status_of_a_dead_driver_is_not_running(fake: Path) -> None:
     assert (counts["running"], counts["lost"]) == (0, 1)
 
 
+def test_an_error_of_many_lines_takes_one_in_the_status(fake: Path) -> None:
+    run_fake()
+    with Ledger.open(fake / "fake" / "ledger.sqlite") as ledger:
+        ledger.mark("c1-s1", "failed", "ValueError: shapes\n[4] and [5]")
+    shown = call("status", "fake").stdout
+    assert "failed: memory=level1 seed 1: ValueError: shapes\n" in shown
+    assert "[4] and [5]" not in shown
+    assert json.loads(call("status", "fake", "--json").stdout)["failures"][0]["error"].endswith(
+        "[5]"
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -283,7 +295,9 @@ def test_a_real_study_runs_and_one_trial_trains(home: Path, tmp_path: Path) -> N
     trained = call("train", "deltanet", "task=mqar", *small, *model, "task_args.batch=16")
     assert trained.exit_code == 0, trained.output
     assert "on cpu" in trained.stdout
-    assert "val/loss" in trained.stdout
+    assert "\nval/loss           " in trained.stdout
+    summary = trained.stdout[trained.stdout.index("\nval/loss   ") :].strip().splitlines()
+    assert all("  " in line for line in summary)
     assert "peak_memory_bytes" in trained.stdout
 
 

@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from ablate.analysis.numbers import duration
+from ablate.commands.terminal import first_line
 from ablate.sweep.execution import Event
 
 
@@ -88,7 +89,7 @@ class RunProgress:
         if state == "done" and self._primary in summary:
             parts.append(f"{self._primary} {summary[self._primary]:.4f}")
         elif event.message.get("error"):
-            parts.append(str(event.message["error"]))
+            parts.append(first_line(event.message["error"]))
         spent = time.monotonic() - self._began
         if self._bar is None and ended < self._todo:
             parts.append(f"({duration(spent / ended * (self._todo - ended))} left)")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ablate.analysis.numbers import several
 from ablate.commands.ledgers import open_ledger, study_name
-from ablate.commands.terminal import OK, console, print_json
+from ablate.commands.terminal import OK, console, first_line, print_json
 from ablate.errors import UserError
 from ablate.sweep.lock import LockHolder
 from ablate.sweep.records import BROKEN, STATES, TrialRecord
@@ -124,7 +124,8 @@ def _show(status: dict[str, Any], out: Console) -> None:
     failures = status["failures"]
     for failure in failures[:_SHOWN]:
         out.print(
-            f"{failure['state']}: {failure['cell']} seed {failure['seed']}: {failure['error']}",
+            f"{failure['state']}: {failure['cell']} seed {failure['seed']}: "
+            f"{first_line(failure['error'])}",
             style="red",
             markup=False,
         )

@@ -60,6 +60,11 @@ def complain(error: BaseException, code: int, text: str | None = None) -> int:
     return code
 
 
+def first_line(text: object) -> str:
+    """Return the first line of an error's text; the rest of a long one is for ``--json``."""
+    return str(text).partition("\n")[0]
+
+
 def console(*, quiet: bool = False) -> Console:
     """Return a console on standard output as it is now; plain lines when it is no terminal."""
     stream = sys.stdout

@@ -44,8 +44,10 @@ def train_command(
         out.print(end["traceback"].rstrip(), style="dim", markup=False, soft_wrap=True)
     if end.get("error"):
         out.print(f"{end['state']}: {end['error']}", style="red", markup=False, soft_wrap=True)
-    for name, value in (end.get("summary") or {}).items():
-        out.print(f"{name:<24}{_value(name, value)}", markup=False)
+    summary = end.get("summary") or {}
+    width = max(map(len, summary), default=0) + 2
+    for name, value in summary.items():
+        out.print(f"{name:<{width}}{_value(name, value)}", markup=False)
     return OK if end["state"] == "done" else FAILED
 
 
