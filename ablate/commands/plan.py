@@ -87,7 +87,9 @@ def show_plan(plan: Plan, out: Console) -> None:
     for key, choice in plan.search.get("space", {}).items():
         out.print(f"searched: {key}: {_range(choice)}", markup=False)
     for cell in plan.cells[:_ROWS]:
-        for warning in (*cell.warnings, *_matching(cell)):
+        # What does not apply is no surprise where the file says so; JSON has it.
+        told = [text for text in cell.warnings if not text.startswith("n/a")]
+        for warning in (*told, *_matching(cell)):
             out.print(f"note: {cell.label}: {warning}", style="yellow", markup=False)
     for warning in plan.warnings:
         out.print(f"note: {warning}", style="yellow", markup=False)
