@@ -149,6 +149,8 @@ def test_every_mode_gives_the_same(make_layer: MakeLayer, kind: dict[str, object
         {"memory": "mlp", "optimizer": "momentum"},
         {"memory": "matrix", "optimizer": "gd"},
         {"memory": "gated norm", "optimizer": "gd"},
+        {"memory": "mlp of 3", "optimizer": "muon", "gates": "both", "read": "before"},
+        {"memory": "mlp norm", "optimizer": "gd", "gates": "constant", "border": "truncate"},
         {"memory": "mlp", "optimizer": "nesterov", "retention": SimplexRetention},
         {"memory": "matrix", "optimizer": "gd", "retention": LqRetention, "bias": Huber},
         {"memory": "mlp", "optimizer": "gd", "retention": ChannelRetention, "degree": 1},
