@@ -160,7 +160,7 @@ def exchange(x: Floats, runs: int) -> list[int]:
     chosen = [0]
     spread: Floats = np.linalg.inv(RIDGE * np.eye(x.shape[1]) + np.outer(x[0], x[0]))
     while len(chosen) < runs:
-        gain = np.einsum("ij,jk,ik->i", x, spread, x)
+        gain = ((x @ spread) * x).sum(axis=1)
         gain[chosen] = -1
         chosen.append(int(gain.argmax()))
         spread = _add(spread, x[chosen[-1]], 1)
@@ -168,7 +168,7 @@ def exchange(x: Floats, runs: int) -> list[int]:
         moved = False
         for place in range(1, runs):
             old = x[chosen[place]]
-            own = np.einsum("ij,jk,ik->i", x, spread, x)
+            own = ((x @ spread) * x).sum(axis=1)
             cross = x @ spread @ old
             loss = float(old @ spread @ old)
             gain = own - (own * loss - cross**2) - loss
