@@ -220,7 +220,9 @@ def report(
 @guarded
 def dash(
     study: Study,
-    port: Annotated[int | None, typer.Option(help="A free one by default.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="A free one by default.")
+    ] = None,
     paper: Annotated[
         str | None,
         typer.Option(
@@ -241,7 +243,9 @@ def ui(
         str | None,
         typer.Argument(help="Study to point to.", autocompletion=complete.studies),
     ] = None,
-    port: Annotated[int | None, typer.Option(help="A free one by default.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="A free one by default.")
+    ] = None,
 ) -> int:
     """Serve the MLflow pages on this machine, until Ctrl-C."""
     from ablate.commands.track import ui_command

@@ -235,6 +235,7 @@ def test_an_error_of_many_lines_takes_one_in_the_status(fake: Path) -> None:
         (["run", "no-such-study"], "'no-such-study' is no study"),
         (["plan", "quickstart", "--config-dir", "nowhere"], "'--config-dir'"),
         (["status", "quickstart"], "has not been run yet"),
+        (["ui", "--port", "99999"], "'--port'"),
         (["status", "quickstrat"], "Did you mean 'quickstart'?"),
         (["report", "quickstart"], "has not been run yet"),
         (["track", "push", "quickstart"], "has not been run yet"),

@@ -72,8 +72,9 @@ def test_bad_values_name_the_place() -> None:
 
 
 @pytest.mark.parametrize("dim", [10**10, 10**30])
-def test_a_model_beyond_all_counting_is_the_users_mistake(dim: int) -> None:
-    model = resolve(tiny("transformer"))
+@pytest.mark.parametrize("preset", ["transformer", "titans_lmm"])
+def test_a_model_beyond_all_counting_is_the_users_mistake(preset: str, dim: int) -> None:
+    model = resolve(tiny(preset))
     model["backbone"] |= {"dim": dim, "head_dim": 2}
     with pytest.raises(UserError, match="s.yaml: cell x: the model has a tensor of more numbers"):
         measure_cost(model, 11, 8, where="s.yaml: cell x")
