@@ -47,6 +47,8 @@ def _check_step(
     optimizer: InnerOptimizer,
 ) -> None:
     name = type(optimizer).__name__
+    if optimizer.ridge is not None:
+        _check_least_squares(name, memory, bias, retention)
     if not (optimizer.implicit or optimizer.decayed):
         return
     if not isinstance(memory, MatrixMemory) or window.length != 1:
@@ -63,6 +65,21 @@ def _check_step(
         raise ValueError(
             f"inner_optimizer={name} with retention {type(retention).__name__}: what it keeps is "
             "not a share of the weights; choose a retention that decays"
+        )
+
+
+def _check_least_squares(
+    name: str, memory: nn.Module, bias: nn.Module, retention: Retention
+) -> None:
+    if not (is_plain_matrix(memory) and type(bias) is L2):
+        raise ValueError(
+            f"inner_optimizer={name} needs bias l2 and a matrix without norm or residual: the "
+            "minimum has no closed form elsewhere"
+        )
+    if retention.maps or retention.shrinks or retention.side or retention.resets:
+        raise ValueError(
+            f"inner_optimizer={name} with retention {type(retention).__name__}: tokens are "
+            "forgotten by one number for each head; choose none, constant or scalar"
         )
 
 

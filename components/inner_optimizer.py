@@ -47,6 +47,7 @@ class InnerOptimizer(nn.Module):
     nesterov: ClassVar[bool] = False
     implicit: ClassVar[bool] = False
     decayed: bool = False
+    ridge: float | None = None
 
     def __init__(self, dims: Dims, *, lr_max: float) -> None:
         super().__init__()
@@ -117,6 +118,35 @@ class ImplicitGradientDescent(GradientDescent):
 
     def __init__(self, dims: Dims, *, lr_max: float = 1.0, prediction: str = "decayed") -> None:
         super().__init__(dims, lr_max=lr_max, prediction=prediction)
+
+
+class LeastSquares(InnerOptimizer):
+    """No steps: the memory is the minimum itself (Mesa layer), by recursive least squares.
+
+    M_n minimises sum_i w_i |M phi(k_i) - v_i|^2 + ridge |M|^2, where the weight w_i of token i is
+    its lr times its window gates and decays by the retention. With G_n = sum w_i v_i phi(k_i)^T and
+    H_n = sum w_i phi(k_i) phi(k_i)^T it reads y_n = G_n (H_n + ridge)^-1 phi(q_n): linear attention
+    with another query, so that chunks do not matter. The state holds G (a learned start adds to it)
+    and H.
+
+    Args:
+        dims: widths.
+        lr_max: bound of a token's weight.
+        ridge: weight of the penalty.
+
+    Raises:
+        ValueError: `lr_max` or `ridge` is not positive.
+    """
+
+    principal: ClassVar[str | None] = "ridge"
+    source: ClassVar[str] = "von Oswald et al. 2023 (Mesa); MIRAS section 4"
+    has_momentum: ClassVar[bool] = False
+
+    def __init__(self, dims: Dims, *, lr_max: float = 1.0, ridge: float = 1.0) -> None:
+        super().__init__(dims, lr_max=lr_max)
+        if not ridge > 0:
+            raise ValueError(f"LeastSquares.ridge={ridge!r}: must be > 0")
+        self.ridge = ridge
 
 
 class Momentum(InnerOptimizer):

@@ -20,6 +20,7 @@ from ablate.components.memory import Memory, Weights
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.recurrence.chunked import Rule, run_chunked
 from ablate.components.recurrence.coefficients import Gates
+from ablate.components.recurrence.mapped import minimum
 from ablate.components.recurrence.state import MemoryState
 from ablate.components.recurrence.writes import Carried
 from ablate.components.retention import Retention
@@ -128,6 +129,8 @@ class NeuralMemory(nn.Module):
             wide = torch.promote_types(next(self.parameters()).dtype, torch.float32)
             state = self.initial_state(rows, dtype=wide)
         now = state.weights
+        if self.inner_optimizer.ridge is not None:
+            return (minimum(now[0], state.momentum[0], self.inner_optimizer.ridge),)
         if not self.retention.maps:
             return now
         return tuple(self.retention.weights(w.flatten(0, 1)).unflatten(0, w.shape[:2]) for w in now)
@@ -176,6 +179,7 @@ class NeuralMemory(nn.Module):
             nesterov=optimizer.nesterov,
             implicit=optimizer.implicit,
             decayed=optimizer.decayed,
+            ridge=optimizer.ridge,
             online=self._solvable(),
             side=self.retention.side or "key",
             mapped=self.retention.weights if self.retention.maps else None,
@@ -191,6 +195,7 @@ class NeuralMemory(nn.Module):
             and bool(self.window.length == 1)
             and type(self.bias) is L2
             and is_plain_matrix(self.memory)
+            and self.inner_optimizer.ridge is None
             and self.newton_schulz is None
             and not (retention.maps or retention.shrinks or retention.resets)
             and retention.side != "value"
@@ -223,7 +228,7 @@ class NeuralMemory(nn.Module):
         return MemoryState(
             weights=weights,
             base=weights if self.chunk > 1 else (),
-            momentum=tuple(torch.zeros_like(w) for w in weights) if rule.momentum else (),
+            momentum=self._blank_momentum(weights),
             keys=blank.new_zeros(*shape, dims.key),
             values=blank.new_zeros(*shape, dims.value + self.bias.extra),
             step=blank.new_zeros(rows, dims.heads) if rule.group > 1 else None,
@@ -233,6 +238,12 @@ class NeuralMemory(nn.Module):
             if width is None
             else blank.new_zeros(rows, window.length - 1, dims.heads, width),
         )
+
+    def _blank_momentum(self, weights: Weights) -> Weights:
+        if self.inner_optimizer.ridge is not None:
+            return tuple(w.new_zeros(*w.shape[:2], w.shape[-1], w.shape[-1]) for w in weights)
+        has_momentum = self.inner_optimizer.has_momentum
+        return tuple(torch.zeros_like(w) for w in weights) if has_momentum else ()
 
     def _check_widths(self, q: Tensor, k: Tensor, v: Tensor) -> None:
         key, value = (self.dims.heads, self.dims.key), (self.dims.heads, self.dims.value)

@@ -118,10 +118,10 @@ def test_a_preset_is_its_papers_recurrence(name: str) -> None:
         torch.testing.assert_close(last.weights[0][row, head], m, rtol=1e-9, atol=1e-9)
 
 
-DEEP = ["titans_gd", "dla", "yaad", "moneta", "memora"]
+OTHERS = ["titans_gd", "dla", "yaad", "moneta", "memora", "mesa"]
 
 
-@pytest.mark.parametrize("name", [*SYSTEMS, *DEEP])
+@pytest.mark.parametrize("name", [*SYSTEMS, *OTHERS])
 def test_twenty_steps_of_training_stay_finite_and_learn(name: str) -> None:
     spec: Any = compose_model(name)
     for key, value in (("backbone.dim", 16), ("backbone.heads", 2), ("backbone.layers", 1)):

@@ -24,7 +24,12 @@ from ablate.components.recurrence.coefficients import (
     fold_linear,
     fold_orthogonal,
 )
-from ablate.components.recurrence.mapped import mapped_write, shrunk_write
+from ablate.components.recurrence.mapped import (
+    least_squares_write,
+    mapped_write,
+    minimum,
+    shrunk_write,
+)
 from ablate.components.recurrence.online import BLOCK, online_errors
 from ablate.components.recurrence.state import MemoryState, Piece, cut
 from ablate.components.recurrence.writes import (
@@ -48,7 +53,8 @@ class Rule:
     lr / (1 + lr |phi(k)|^2). decayed: the error is that of the memory after this token's decay.
     online: solve for the errors of chunks of one token (see `online`). side: of a matrix that
     retention by channel acts on. mapped: weights from what is written. shrink: what each token does
-    to the weights, given its step. reset: what a chunk starts from. truncated: windows end at their
+    to the weights, given its step. reset: what a chunk starts from. ridge: of a memory that is the
+    minimum of squared errors itself. truncated: windows end at their
     chunk's start. read_before: a token reads the memory before its own write.
     """
 
@@ -69,6 +75,7 @@ class Rule:
     mapped: Callable[[Tensor], Tensor] | None = None
     shrink: Callable[[Tensor, Tensor], Tensor] | None = None
     reset: Callable[[Carried], Carried] | None = None
+    ridge: float | None = None
     truncated: bool = False
     read_before: bool = False
 
@@ -264,8 +271,7 @@ def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[
     us, inner, at_queries = _gradients(rule, x, base, carried)
     write = _write(rule, x, us, (*[x.keys] * fronts, *inner), carried)
     if rule.read_before:
-        start = carried.weights if rule.mapped is None else tuple(map(rule.mapped, carried.weights))
-        write = ReadBefore(write, start)
+        write = ReadBefore(write, _as_read(rule, carried))
     front = tuple(
         write.read(j, x.queries, plain, at_features=True) for j, plain in enumerate(at_queries)
     )
@@ -277,6 +283,13 @@ def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[
     return (y.roll(1, dims=1) if rule.read_before else y), write.end()
 
 
+def _as_read(rule: Rule, carried: Carried) -> Weights:
+    """The memory itself, from what is carried."""
+    if rule.ridge is not None:
+        return (minimum(carried.weights[0], carried.momenta[0], rule.ridge),)
+    return carried.weights if rule.mapped is None else tuple(map(rule.mapped, carried.weights))
+
+
 def _gradients(
     rule: Rule, x: _Stretch, base: Weights, carried: Carried
 ) -> tuple[Weights, Weights, Weights]:
@@ -286,6 +299,8 @@ def _gradients(
         keep = x.keep if rule.decayed else None
         errors = online_errors(x.weights, x.keys, x.values, carried, keep=keep)
         return (errors,), (), (torch.bmm(x.queries, carried.weights[0].mT),)
+    if rule.ridge is not None:
+        return (-x.values,), (), carried.weights
     fronts = rule.memory.fronts
     if rule.mapped is not None:
         base = tuple(map(rule.mapped, base))
@@ -323,6 +338,8 @@ def _write(rule: Rule, x: _Stretch, us: Weights, zs: Weights, carried: Carried) 
             fronts = rule.memory.fronts
             return ChannelWrite(x.weights, us, zs, carried, x.kernel, rule.side, fronts)
         write = LinearWrite(x.weights, us, zs, carried, x.kernel)
+        if rule.ridge is not None:
+            return least_squares_write(write, rule.ridge)
     else:
         assert rule.orthogonalise is not None
         write = OrthogonalWrite(rule.orthogonalise, x.weights, us, zs, carried)

@@ -28,6 +28,46 @@ class MadeWrite:
         return self.last
 
 
+@dataclass(frozen=True)
+class LeastSquaresWrite:
+    """Sums `targets` (of values and keys) and `squares` (of keys) read as a ridge regression."""
+
+    targets: LinearWrite
+    squares: LinearWrite
+    ridge: float
+
+    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+        """Targets on (squares + ridge)^-1 z."""
+        made = self.squares.every(0)
+        penalty = self.ridge * torch.eye(made.shape[-1], dtype=made.dtype, device=made.device)
+        solved = torch.linalg.solve(made + penalty, z.unsqueeze(-1)).squeeze(-1)
+        plain = torch.bmm(solved, self.targets.carried.weights[0].mT)
+        return self.targets.read(0, solved, plain, at_features=False)
+
+    def end(self) -> Carried:
+        """The sums; those of squares lie where a momentum would."""
+        return Carried(self.targets.end().weights, self.squares.end().weights)
+
+
+def minimum(targets: Tensor, squares: Tensor, ridge: float) -> Tensor:
+    """targets (squares + ridge)^-1, the memory itself."""
+    penalty = ridge * torch.eye(squares.shape[-1], dtype=squares.dtype, device=squares.device)
+    found: Tensor = torch.linalg.solve(squares + penalty, targets, left=False)
+    return found
+
+
+def least_squares_write(write: LinearWrite, ridge: float) -> LeastSquaresWrite:
+    """`write` sums -values; its momenta are the sums of squares so far."""
+    targets = LinearWrite(
+        write.w, write.us, write.zs, Carried(write.carried.weights, ()), write.kernel
+    )
+    keys = write.zs[0]
+    squares = LinearWrite(
+        write.w, (-keys,), (keys,), Carried(write.carried.momenta, ()), write.kernel
+    )
+    return LeastSquaresWrite(targets, squares, ridge)
+
+
 def mapped_write(
     write: LinearWrite | OrthogonalWrite, mapped: Callable[[Tensor], Tensor]
 ) -> MadeWrite:

@@ -13,7 +13,8 @@ class MemoryState:
     """State of one memory layer; enough to go on anywhere inside a chunk.
 
     weights: the memory now. base: the memory at the open chunk's start, where all of the chunk's
-    gradients are taken (empty when every chunk is one token). momentum: empty without momentum.
+    gradients are taken (empty when every chunk is one token). momentum: empty without momentum;
+    of least squares, the sums of squared keys.
     keys, values: the last c-1 tokens, oldest first, of which the last `filled` are real; beside a
     value lies what the bias makes for its token. step: the decayed steps since the last
     orthogonalised write, None when every token writes. position: tokens already in the open chunk.
