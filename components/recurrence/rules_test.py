@@ -22,7 +22,6 @@ from ablate.components.feature_map import Identity
 from ablate.components.inner_optimizer import (
     GradientDescent,
     ImplicitGradientDescent,
-    LeastSquares,
     Momentum,
     Muon,
     Nesterov,
@@ -367,61 +366,3 @@ def test_a_learned_value_shift_equals_its_equations() -> None:
         strict=True,
     ):
         torch.testing.assert_close(g, w, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("read", ["after", "before"])
-def test_least_squares_are_the_ridge_regression_and_its_recursion(read: str) -> None:
-    case = Case(optimizer=(LeastSquares, {"ridge": 0.5}), window=2, tokens=9, read=read)
-    layer = _layer(case)
-    x = Leaves(layer, case)
-    squares = x.k.new_zeros(ROWS, HEADS, KEY, KEY).requires_grad_()
-    gates = Gates(x.keep, x.lr, None, x.gamma)
-    state = replace(
-        layer.initial_state(ROWS, dtype=torch.float64),
-        weights=x.weights,
-        base=x.weights,
-        momentum=(squares,),
-    )
-    y, last = run_chunked(layer.rule(), x.q, x.k, x.v, gates, state)
-    g, h, outputs = x.weights[0], squares, []
-    for t in range(case.tokens):
-        before = (g, h)
-        g, h = (x.keep[:, t, :, None, None] * s for s in (g, h))
-        for j in range(min(2, t + 1)):
-            size = (x.lr[:, t] * x.gamma[:, t, :, j])[..., None, None]
-            k, v = x.k[:, t - j].unsqueeze(-2), x.v[:, t - j].unsqueeze(-1)
-            g, h = g + size * v * k, h + size * k.mT * k
-        now = (g, h) if read == "after" else before
-        ridge = 0.5 * torch.eye(KEY, dtype=torch.float64)
-        memory = now[0] @ torch.linalg.inv(now[1] + ridge)
-        outputs.append((memory @ x.q[:, t].unsqueeze(-1)).squeeze(-1))
-    want = torch.stack(outputs, dim=1)
-    torch.testing.assert_close(y, want)
-    torch.testing.assert_close(last.momentum[0], h)
-    leaves = [x.q, x.k, x.v, x.keep, x.lr, x.gamma, squares, *x.weights]
-    seed = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(1))
-    for got, wanted in zip(
-        torch.autograd.grad(y, leaves, seed), torch.autograd.grad(want, leaves, seed), strict=True
-    ):
-        torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-8)
-
-
-def test_least_squares_without_forgetting_solve_the_normal_equations() -> None:
-    layer = _layer(Case(optimizer=(LeastSquares, {"ridge": 0.5})))
-    x = Leaves(layer, Case(tokens=12))
-    ones = torch.ones_like(x.lr)
-    state = layer.initial_state(ROWS, dtype=torch.float64)
-    state = replace(state, weights=(torch.zeros_like(state.weights[0]),))
-    y, _ = run_chunked(
-        layer.rule(), x.q, x.k, x.v, Gates(ones, ones, None, ones.unsqueeze(-1)), state
-    )
-    k, v = x.k[0, :, 0], x.v[0, :, 0]
-    p, memory = torch.eye(KEY, dtype=torch.float64) / 0.5, torch.zeros(VALUE, KEY)
-    memory = memory.double()
-    for t in range(12):
-        gain = p @ k[t] / (1 + k[t] @ p @ k[t])
-        memory = memory + torch.outer(v[t] - memory @ k[t], gain)
-        p = p - torch.outer(gain, k[t] @ p)
-        torch.testing.assert_close(y[0, t, 0], memory @ x.q[0, t, 0])
-    penalty = 0.5 * torch.eye(KEY, dtype=torch.float64)
-    torch.testing.assert_close(memory, v.T @ k @ torch.linalg.inv(k.T @ k + penalty))
