@@ -26,7 +26,7 @@ STEPS = 20
 )
 def check_gradients(subject: Subject) -> tuple[bool, str]:
     """Go a little along one random direction for each parameter, and compare."""
-    model, tokens = subject.build(), subject.tokens[:, : subject.chunk + 3]
+    model, tokens = subject.copy(), subject.tokens[:, : subject.chunk + 3]
     _probe_loss(model, tokens).backward()
     worst, at = 0.0, ""
     with torch.no_grad():
@@ -48,7 +48,10 @@ def _slope_error(
         for p in parameters
         if p.grad is not None
     ]
-    slope = sum(float((p.grad * direction).sum()) for p, direction in pairs)  # type: ignore[operator]
+    slope = 0.0
+    for parameter, direction in pairs:
+        assert parameter.grad is not None
+        slope += (parameter.grad * direction).sum().item()
     best = math.inf
     for size in (1e-6, 1e-7, 1e-5):
         numeric = _difference(model, tokens, pairs, size)
@@ -86,7 +89,8 @@ def _probe_loss(model: LanguageModel, tokens: Tensor) -> Tensor:
     """A number to which every logit of every token adds its own share."""
     logits, _ = model(tokens)
     weights = torch.randn(logits.shape, generator=torch_generator(0, "conformance/probe"))
-    return (logits * weights.to(logits)).sum()
+    loss: Tensor = (logits * weights.to(logits)).sum()
+    return loss
 
 
 @check(
@@ -97,7 +101,7 @@ def _probe_loss(model: LanguageModel, tokens: Tensor) -> Tensor:
 )
 def check_parameters(subject: Subject) -> tuple[bool, str]:
     """One backward pass."""
-    model = subject.build()
+    model = subject.copy()
     _probe_loss(model, subject.tokens).backward()
     wrong = []
     for name, parameter in model.named_parameters():
@@ -118,7 +122,7 @@ def check_parameters(subject: Subject) -> tuple[bool, str]:
 )
 def check_autocast(subject: Subject) -> tuple[bool, str]:
     """The mean over tokens: a bias that switches may turn one token over, rounding turns all."""
-    model = subject.build(dtype=torch.float32, shaken=False)
+    model = subject.build(dtype=torch.float32)
     with torch.no_grad():
         plain = model(subject.tokens)[0]
         with torch.autocast("cpu", torch.bfloat16):
@@ -134,7 +138,7 @@ def check_autocast(subject: Subject) -> tuple[bool, str]:
 )
 def check_extremes(subject: Subject) -> tuple[bool, str]:
     """Feed the mixers what no trained model would."""
-    model = subject.build()
+    model = subject.copy()
     wrong, tried = [], 0
     layers = {
         type(layer.mixer).__name__: layer
@@ -188,8 +192,7 @@ def _extremes(layer: ProjectedMixer) -> dict[str, tuple[Tensor, ...]]:
 def check_deterministic(subject: Subject) -> tuple[bool, str]:
     """Build and run twice."""
     runs = []
-    for _ in range(2):
-        model = subject.build()
+    for model in (subject.copy(), subject.build_shaken()):
         logits, _ = model(subject.tokens)
         logits.sin().sum().backward()
         grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -213,7 +216,7 @@ def check_trains(subject: Subject) -> tuple[bool, str]:
 
 def toy_losses(subject: Subject, steps: int) -> list[float]:
     """Losses of training on one batch, from the model's own first weights in float32."""
-    model = subject.build(dtype=torch.float32, shaken=False).train()
+    model = subject.build(dtype=torch.float32).train()
     config = TrainConfig()
     optimizer = make_optimizer(model, config)
     tokens, losses = subject.tokens[:, : subject.chunk + 3], []

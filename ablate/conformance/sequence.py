@@ -100,7 +100,7 @@ def _gradient(subject: Subject, pieces: list[int]) -> torch.Tensor:
 def check_decode(subject: Subject) -> tuple[bool, str]:
     """Prefill, then decode to the end."""
     worst, at = 0.0, 0
-    for prompt in sorted({1, 2, min(subject.chunk + 1, LENGTH - 1), LENGTH - 1}):
+    for prompt in sorted({1, min(subject.chunk + 1, LENGTH - 1), LENGTH - 1}):
         with torch.no_grad():
             pieces = [prompt] + [1] * (LENGTH - prompt)
             found = gap(in_pieces(subject.model, subject.tokens, pieces), subject.logits)
@@ -164,14 +164,14 @@ def check_modes(subject: Subject) -> tuple[bool, str]:
 def check_state(subject: Subject) -> tuple[bool, str]:
     """Go on from one state three times: here, after another sequence, and in a fresh model."""
     head, rest = subject.tokens[:, :6], subject.tokens[:, 6:]
-    model = subject.build()
+    model = subject.copy()
     with torch.no_grad():
         _, state = model(head)
         before = [part.clone() for part in tensors(state)]
         first = model(rest, state)[0]
         model((head + 1) % VOCAB)
         again = model(rest, state)[0]
-        elsewhere = subject.build()(rest, copy.deepcopy(state))[0]
+        elsewhere = subject.copy()(rest, copy.deepcopy(state))[0]
     written = sum(
         not torch.equal(old, new) for old, new in zip(before, tensors(state), strict=True)
     )

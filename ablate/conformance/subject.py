@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import traceback
 from collections.abc import Callable
@@ -45,8 +46,8 @@ class Subject:
 
     @functools.cached_property
     def model(self) -> LanguageModel:
-        """The model in float64; checks leave it as it is."""
-        return self.build()
+        """A shaken model in float64; checks leave it as it is."""
+        return self.copy()
 
     @functools.cached_property
     def tokens(self) -> Tensor:
@@ -58,26 +59,32 @@ class Subject:
     def logits(self) -> Tensor:
         """What `model` says to `tokens` in one call."""
         with torch.no_grad():
-            return self.model(self.tokens)[0]
+            logits: Tensor = self.model(self.tokens)[0]
+        return logits
 
-    def build(
-        self, *, dtype: torch.dtype = torch.float64, device: str = "cpu", shaken: bool = True
-    ) -> LanguageModel:
-        """The model anew, with the same weights each time.
-
-        Shaken weights lie away from where training starts, so that a weight that starts at zero
-        hides nothing behind it.
-        """
-        model = build_model(
+    def build(self, *, dtype: torch.dtype = torch.float64, device: str = "cpu") -> LanguageModel:
+        """The model anew, with the weights that training starts from."""
+        return build_model(
             self.spec, VOCAB, seed=0, device=device, dtype=dtype, allow=self.allow, where=self.where
         )
-        if shaken and device != "meta":
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    generator = torch_generator(0, f"conformance/{name}")
-                    noise = torch.randn(parameter.shape, generator=generator)
-                    parameter.add_(SHAKE * noise.to(parameter))
+
+    def build_shaken(self) -> LanguageModel:
+        """The model anew, a little away from there: a weight that starts at 0 hides nothing."""
+        model = self.build()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                generator = torch_generator(0, f"conformance/{name}")
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.add_(SHAKE * noise.to(parameter))
         return model
+
+    @functools.cached_property
+    def _pristine(self) -> LanguageModel:
+        return self.build_shaken()
+
+    def copy(self) -> LanguageModel:
+        """A shaken model that has seen nothing, as `build_shaken` makes it, but quickly."""
+        return copy.deepcopy(self._pristine)
 
 
 @dataclass(frozen=True)
