@@ -6,7 +6,6 @@ import os
 import platform
 import resource
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -209,4 +208,4 @@ def _peak_memory(device: str) -> int:
         return int(peak.split()[1]) * 1024
     except (OSError, StopIteration):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return peak if platform.system() == "Darwin" else peak * 1024
