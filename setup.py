@@ -20,6 +20,7 @@ class WithoutTests(build_py):
     """Leave the tests, which lie beside the code, out of the wheel."""
 
     def find_package_modules(self, package, package_dir):
+        """List the modules of `package` that are not tests."""
         modules = super().find_package_modules(package, package_dir)
         return [module for module in modules if not module[1].endswith("_test")]
 
