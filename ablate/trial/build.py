@@ -44,8 +44,6 @@ __all__ = [
     "resolve",
 ]
 
-EMBEDDING_STD = 0.02
-
 
 def build_model(
     model: Model,
@@ -149,10 +147,7 @@ def _initialise_one(module: nn.Module, path: str, seed: int) -> None:
     rule: Callable[..., None] | None = getattr(module, "init_weights", None)
     if rule is not None:
         rule(stream)
-    elif isinstance(module, nn.Embedding):
-        # Small beside what a block adds: a large table drowns the mixers in the residual stream.
-        module.weight.normal_(0.0, EMBEDDING_STD, generator=stream("weight"))
-    elif isinstance(module, (nn.Linear, nn.Conv1d)):
+    elif isinstance(module, (nn.Linear, nn.Embedding, nn.Conv1d)):
         _normal_fan_in(module, stream)
     elif own:
         raise TypeError(

@@ -33,6 +33,7 @@ PRESETS = {
     "yaad": ("mlp", "identity", "omega", "huber_switched", "scalar", "gd", None),
     "memora": ("mlp", "identity", "omega", "l2", "simplex", "gd", None),
     "gated_deltanet": ("matrix", "identity", "omega", "l2", "scalar", "gd_decayed", None),
+    "mesa": ("matrix", "identity", "omega", "l2", "scalar", "least_squares", None),
     "longhorn": ("matrix", "identity", "omega", "l2", "none", "implicit_gd", None),
     "rwkv7": ("matrix", "identity", "omega", "l2", "channel", "gd", None),
     "swla": ("matrix", "identity", "omega", "dot", "scalar", "gd", None),

@@ -89,7 +89,7 @@ def test_rows_come_at_even_steps_and_at_the_end() -> None:
 
 @pytest.mark.parametrize("preset", choices("model"))
 def test_every_preset_learns_to_count(preset: str) -> None:
-    rows, _ = learn(Counting(tokens=16 * 12), TrainConfig(evaluations=3, lr=1e-2), preset=preset)
+    rows, _ = learn(Counting(tokens=16 * 24), TrainConfig(evaluations=3, lr=1e-2), preset=preset)
     losses = [row.metrics["val/loss"] for row in rows]
     assert losses[-1] < losses[0] < 4.0
     assert losses[-1] < 1.9
