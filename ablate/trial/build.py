@@ -156,7 +156,9 @@ def _initialise_one(module: nn.Module, path: str, seed: int) -> None:
         )
 
 
-def _normal_fan_in(module: nn.Linear | nn.Conv1d, stream: Callable[[str], torch.Generator]) -> None:
+def _normal_fan_in(
+    module: nn.Linear | nn.Embedding | nn.Conv1d, stream: Callable[[str], torch.Generator]
+) -> None:
     fan_in = module.weight[0].numel()
     module.weight.normal_(0.0, fan_in**-0.5, generator=stream("weight"))
     bias = getattr(module, "bias", None)

@@ -207,5 +207,5 @@ def _peak_memory(device: str) -> int:
             peak = next(line for line in file if line.startswith("VmHWM:"))
         return int(peak.split()[1]) * 1024
     except (OSError, StopIteration):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if platform.system() == "Darwin" else peak * 1024
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if platform.system() == "Darwin" else most * 1024
