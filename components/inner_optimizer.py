@@ -149,18 +149,19 @@ class LeastSquares(InnerOptimizer):
         self.ridge = ridge
 
 
+FORGETFUL = Limit(
+    "momentum that keeps nothing is gradient descent",
+    {"lr_max": 0.1},
+    {"inner_optimizer": "gd", "inner_optimizer.lr_max": 0.1},
+    held=NO_MOMENTUM,
+)
+
+
 class Momentum(InnerOptimizer):
     """Step inside: S_n = theta_n S_{n-1} + lr_n G_n, M_n = alpha_n M_{n-1} - S_n."""
 
     source: ClassVar[str] = "Titans Eq. 13-14; Atlas Eq. 12-13"
-    limits: ClassVar[tuple[Limit, ...]] = (
-        Limit(
-            "momentum that keeps nothing is gradient descent",
-            {"lr_max": 0.1},
-            {"inner_optimizer": "gd", "inner_optimizer.lr_max": 0.1},
-            held=NO_MOMENTUM,
-        ),
-    )
+    limits: ClassVar[tuple[Limit, ...]] = (FORGETFUL,)
 
     def __init__(self, dims: Dims, *, lr_max: float = 0.02) -> None:
         super().__init__(dims, lr_max=lr_max)
@@ -170,14 +171,7 @@ class Nesterov(InnerOptimizer):
     """Momentum looked ahead: M_n = alpha_n M_{n-1} - theta_n S_n - lr_n G_n, S_n as `Momentum`."""
 
     source: ClassVar[str] = "Sutskever et al. 2013 on Titans Eq. 13-14; not in the papers"
-    limits: ClassVar[tuple[Limit, ...]] = (
-        Limit(
-            "momentum that keeps nothing is gradient descent",
-            {"lr_max": 0.1},
-            {"inner_optimizer": "gd", "inner_optimizer.lr_max": 0.1},
-            held=NO_MOMENTUM,
-        ),
-    )
+    limits: ClassVar[tuple[Limit, ...]] = (FORGETFUL,)
     nesterov: ClassVar[bool] = True
 
     def __init__(self, dims: Dims, *, lr_max: float = 0.01) -> None:
