@@ -8,8 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ablate.analysis.comparisons import Comparisons, Row
-from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import (
+from ablate.analysis.formatting import (
     count,
     decimals_for,
     duration,
@@ -18,6 +17,7 @@ from ablate.analysis.numbers import (
     number,
     size,
 )
+from ablate.analysis.frame import StudyResults
 from ablate.analysis.pareto import front
 from ablate.dashboards.theme import LIGHT, MOST_COLOURS, axis, colours, log_axis, safe, style
 

@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ablate.analysis.comparisons import Comparisons, Row
+from ablate.analysis.formatting import count, measure_words
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.learning_curves import Band, band, paired_band
-from ablate.analysis.numbers import count, measure_words
 from ablate.dashboards.theme import LIGHT, MOST_COLOURS, axis, colours, log_axis, safe, style
 from ablate.dashboards.theme import band as faint
 

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from ablate.analysis.comparisons import Comparisons, Row, Verdict
 from ablate.analysis.effects import PairedEffect
+from ablate.analysis.formatting import decimals_for, interval, measure_words, probability, signed
 from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import decimals_for, interval, measure_words, probability, signed
 from ablate.dashboards.theme import LIGHT, axis, safe, style
 
 MOST_EFFECTS = 40

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
-from ablate.analysis import numbers
+from ablate.analysis import formatting
 from ablate.dashboards import theme
 
 
@@ -81,6 +81,6 @@ def environment() -> jinja2.Environment:
         *("count", "size", "duration", "number", "signed", "interval", "probability", "level"),
         *("several", "listed"),
     )
-    made.filters.update({name: getattr(numbers, name) for name in spelling})
+    made.filters.update({name: getattr(formatting, name) for name in spelling})
     made.filters.update(breakable=breakable, heading=heading)
     return made

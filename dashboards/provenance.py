@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ablate.analysis.formatting import DASH, several
 from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import DASH, several
 
 _COSTS = frozenset({"parameters", "state_bytes", "flops_per_token"})
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ablate.analysis import numbers
+from ablate.analysis import formatting
 from ablate.analysis.comparisons import Row, Verdict, compare
 from ablate.analysis.effects import seeds_needed
 from ablate.analysis.frame import StudyResults, Trial
@@ -78,7 +78,7 @@ def html_report(results: StudyResults, *, paper: Published | None = None, live: 
         live: name of this state of a running study; the page asks its server for a newer one.
     """
     comparisons = compare(results)
-    decimals = numbers.decimals_for(comparisons)
+    decimals = formatting.decimals_for(comparisons)
     sections = report_sections(results, comparisons, paper)
     drawn = figures(results)
     for section in sections.values():
@@ -98,7 +98,7 @@ def html_report(results: StudyResults, *, paper: Published | None = None, live: 
         sections={name: sections.get(name) for name in SECTIONS},
         contents=_contents(results, sections, drawn),
         fronts=fronts(results, comparisons),
-        unit=numbers.measure_words(results.primary),
+        unit=formatting.measure_words(results.primary),
         curve_rows=drawn_curves(comparisons),
         most_points=MOST_POINTS if is_long(results) else 0,
         effect_rows=shown_effects(comparisons),
@@ -157,7 +157,7 @@ def _markdown_report(results: StudyResults, paper: Published | None) -> str:
         "\n".join(f"- {markdown(limit)}" for limit in conclusion.limits),
         tables.ablation_table(results).markdown().rstrip("\n"),
         f"Trials: {states}. Differences are paired by seed; p is the exact sign-flip test, "
-        f"p (Holm) corrects over {numbers.several(comparisons.family, 'comparison')}.",
+        f"p (Holm) corrects over {formatting.several(comparisons.family, 'comparison')}.",
         "\n".join(f"- {markdown(s.text)}" for s in conclusion.statements),
         *(section.markdown().rstrip("\n") for section in sections.values()),
         tables.levels_table(results).markdown().rstrip("\n"),

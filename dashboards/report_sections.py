@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ablate.analysis.comparisons import Comparisons
+from ablate.analysis.formatting import decimals_for
 from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import decimals_for
 from ablate.analysis.published import Published
 from ablate.dashboards.section import Section
 from ablate.dashboards.sections.attribution import attribution_section

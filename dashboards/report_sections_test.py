@@ -10,9 +10,9 @@ import pytest
 from ablate.analysis.comparisons import compare
 from ablate.analysis.example_designs import factorial_study, size_study
 from ablate.analysis.example_study import PRIMARY, example_study
+from ablate.analysis.formatting import decimals_for, interval, number, signed
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.learnability import learnability
-from ablate.analysis.numbers import decimals_for, interval, number, signed
 from ablate.analysis.published import load_published
 from ablate.analysis.size_laws import size_laws
 from ablate.dashboards.report import report_bytes

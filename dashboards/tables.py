@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis.comparisons import Comparisons, Row, Verdict, compare
-from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import (
+from ablate.analysis.formatting import (
     DASH,
     count,
     decimals_for,
@@ -24,6 +23,7 @@ from ablate.analysis.numbers import (
     signed,
     size,
 )
+from ablate.analysis.frame import StudyResults
 from ablate.dashboards.text_table import TextTable
 
 

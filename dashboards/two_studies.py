@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ablate.analysis.comparisons import Row
-from ablate.analysis.numbers import (
+from ablate.analysis.formatting import (
     DASH,
     decimals_for_values,
     interval,

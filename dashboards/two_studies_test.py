@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from ablate.analysis.example_study import example_study
-from ablate.analysis.numbers import interval, signed
+from ablate.analysis.formatting import interval, signed
 from ablate.analysis.two_studies import TwoStudies, side_by_side
 from ablate.dashboards.two_studies import FORMATS, comparison, records, two_studies_bytes
 from ablate.errors import UserError

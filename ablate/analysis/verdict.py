@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ablate.analysis.comparisons import Comparisons, Row, Verdict
 from ablate.analysis.effects import LEVEL, seeds_needed, smallest_p
-from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import (
+from ablate.analysis.formatting import (
     decimals_for,
     interval,
     listed,
@@ -18,6 +17,7 @@ from ablate.analysis.numbers import (
     several,
     signed,
 )
+from ablate.analysis.frame import StudyResults
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ablate.analysis.numbers import count, size
+from ablate.analysis.formatting import count, size
 from ablate.commands.settings import parse_setting
 from ablate.commands.terminal import OK, console, print_json
 from ablate.errors import unknown

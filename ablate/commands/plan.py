@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ablate.analysis.numbers import DASH, count, duration, level, several, size
+from ablate.analysis.formatting import DASH, count, duration, level, several, size
 from ablate.commands.terminal import OK, console, print_json
 from ablate.errors import unknown
 from ablate.home import ledger_path

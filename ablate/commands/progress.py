@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ablate.analysis.numbers import duration
+from ablate.analysis.formatting import duration
 from ablate.commands.terminal import first_line
 from ablate.sweep.execution import Event
 

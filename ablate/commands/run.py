@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ablate.analysis import numbers
+from ablate.analysis import formatting
 from ablate.analysis.comparisons import compare
 from ablate.analysis.frame import StudyResults
 from ablate.commands.plan import show_plan, totals
@@ -143,13 +143,13 @@ def _announce(plan: Any, todo: int, ledger: Ledger, out: Console) -> None:
     out.print(f"{plan.study}: {totals(plan)}", style="bold", markup=False)
     notes = list(plan.warnings)
     if stale := ledger.counts()["stale"]:
-        notes.append(f"{numbers.several(stale, 'result')} of older code will be made again")
+        notes.append(f"{formatting.several(stale, 'result')} of older code will be made again")
     if kept := len(ledger.get("kept_stale", [])):
-        notes.append(f"{numbers.several(kept, 'result')} of older code kept")
+        notes.append(f"{formatting.several(kept, 'result')} of older code kept")
     for note in notes:
         out.print(f"note: {note}", style="yellow", markup=False)
     if todo:
-        out.print(f"running {numbers.several(todo, 'trial')}", markup=False)
+        out.print(f"running {formatting.several(todo, 'trial')}", markup=False)
 
 
 def _finish(
@@ -194,7 +194,7 @@ def print_problem(problem: str, command: str, out: Console) -> None:
 def means_table(results: StudyResults) -> Table:
     """Return the small table that closes a run: each cell's mean, and its difference."""
     comparisons = compare(results)
-    decimals = numbers.decimals_for(comparisons)
+    decimals = formatting.decimals_for(comparisons)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("cell")
     table.add_column("seeds", justify="right")
@@ -205,8 +205,8 @@ def means_table(results: StudyResults) -> Table:
         table.add_row(
             escape(row.cell.label),
             f"{row.summary.n}/{row.planned}",
-            numbers.number(row.summary.mean, decimals),
-            numbers.signed(row.effect.difference, decimals) if row.effect else "",
+            formatting.number(row.summary.mean, decimals),
+            formatting.signed(row.effect.difference, decimals) if row.effect else "",
             row.verdict.value,
         )
     return table

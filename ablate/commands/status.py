@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ablate.analysis.numbers import several
+from ablate.analysis.formatting import several
 from ablate.commands.ledgers import open_ledger, study_name
 from ablate.commands.terminal import OK, console, first_line, print_json
 from ablate.errors import UserError

@@ -14,7 +14,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import quote
 
-from ablate.analysis.numbers import several
+from ablate.analysis.formatting import several
 from ablate.commands.ledgers import open_ledger, study_name
 from ablate.commands.report import results_of, write_files
 from ablate.commands.terminal import FAILED, OK, console, stopped_by_sigterm

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ablate.analysis.numbers import count, duration, size
+from ablate.analysis.formatting import count, duration, size
 from ablate.commands.settings import one_trial
 from ablate.commands.terminal import FAILED, OK, console
 from ablate.sweep.execution import Message, RunTrial, run_safely

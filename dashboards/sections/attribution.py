@@ -14,9 +14,7 @@ from ablate.analysis.attribution import (
 )
 from ablate.analysis.effects import holm
 from ablate.analysis.factorial import Factorial, FactorialEffect, term_name
-from ablate.analysis.frame import StudyResults
-from ablate.analysis.interval import Interval
-from ablate.analysis.numbers import (
+from ablate.analysis.formatting import (
     interval,
     level,
     listed,
@@ -26,6 +24,8 @@ from ablate.analysis.numbers import (
     several,
     signed,
 )
+from ablate.analysis.frame import StudyResults
+from ablate.analysis.interval import Interval
 from ablate.analysis.shapley import Shapley
 from ablate.analysis.surrogate import Surrogate
 from ablate.dashboards.interval_figure import interval_figure

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ablate.analysis.claim_results import JudgedClaim, judge_claims
+from ablate.analysis.formatting import interval, listed, signed
 from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import interval, listed, signed
 from ablate.dashboards.section import Section
 from ablate.dashboards.text_table import TextTable
 

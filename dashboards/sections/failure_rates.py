@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ablate.analysis.attribution import varied
 from ablate.analysis.failures import ENDED, FAILURES, FailureRate, failure_rates, rate_interval
+from ablate.analysis.formatting import DASH, level, several
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.interval import Interval
-from ablate.analysis.numbers import DASH, level, several
 from ablate.dashboards.section import Section
 from ablate.dashboards.text_table import TextTable
 

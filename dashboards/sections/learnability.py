@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from ablate.analysis.effects import Summary
+from ablate.analysis.formatting import DASH, count, measure_words, number
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.interval import Interval
 from ablate.analysis.learnability import Learning, learnability
-from ablate.analysis.numbers import DASH, count, measure_words, number
 from ablate.dashboards.section import Section
 from ablate.dashboards.text_table import TextTable
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ablate.analysis.comparisons import Comparisons, Row
+from ablate.analysis.formatting import DASH, decimals_for, measure_words, number, several, signed
 from ablate.analysis.frame import StudyResults
-from ablate.analysis.numbers import DASH, decimals_for, measure_words, number, several, signed
 from ablate.analysis.published import Mismatch, Published, PublishedRow, mismatches
 from ablate.dashboards.section import Section
 from ablate.dashboards.tables import difference_text, mean_text

@@ -8,9 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ablate.analysis.crossing import Crossing
+from ablate.analysis.formatting import DASH, count, measure_words, number, probability
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.interval import Interval
-from ablate.analysis.numbers import DASH, count, measure_words, number, probability
 from ablate.analysis.scaling import ScalingFit, predict_loss
 from ablate.analysis.size_laws import SYMBOLS, SizeCurve, SizeLaws, size_laws
 from ablate.dashboards.section import Drawing, Section

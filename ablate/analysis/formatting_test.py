@@ -8,7 +8,7 @@ import pytest
 
 from ablate.analysis.comparisons import compare
 from ablate.analysis.example_study import example_study
-from ablate.analysis.numbers import (
+from ablate.analysis.formatting import (
     count,
     decimals_for,
     duration,
