@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter, ValidationError
+from ablate.arguments import bind
+from ablate.errors import UserError, unknown
 
-from ablate.errors import UserError, refused, unknown
-from ablate.experiments.task import Task
+if TYPE_CHECKING:  # tasks bring PyTorch, which takes seconds; names alone should not
+    from ablate.experiments.task import Task
 
 ROOT = Path(__file__).parent
 PUBLISHED = "published"
@@ -44,14 +43,8 @@ def make_task(name: str, args: Mapping[str, Any] | None = None) -> Task:
             itself refuses.
     """
     cls = task_class(name)
-    args = dict(args or {})
-    known = inspect.signature(cls).parameters
-    hints = get_type_hints(cls.__init__)
-    for key, value in args.items():
-        if key not in known:
-            raise unknown(f"argument of task {name}", key, known)
-        args[key] = _checked(value, hints[key], f"task_args.{key}")
-    return cls(**args)
+    given = bind(cls, args or {}, kind=f"argument of task {name}", prefix="task_args.", typed=True)
+    return cls(**given)
 
 
 def study_names() -> list[str]:
@@ -80,11 +73,3 @@ def _studies() -> dict[str, list[Path]]:
         if PUBLISHED not in path.relative_to(ROOT).parts:
             found.setdefault(path.stem, []).append(path)
     return found
-
-
-def _checked(value: Any, annotation: Any, key: str) -> Any:
-    """The value as the annotation wants it; JSON's rules, so a whole number may be a float."""
-    try:
-        return TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        raise refused(key, value, error.errors()[0]) from None

@@ -18,12 +18,18 @@ FOLDERS = {
 # Every layer may import itself and what its set names; `*` stands for the command line.
 ALLOWED = {
     "ablate.components": {"ablate.components"},
-    "ablate.experiments": {"ablate.experiments", "ablate.components", "ablate.errors"},
+    "ablate.experiments": {
+        "ablate.experiments",
+        "ablate.components",
+        "ablate.arguments",
+        "ablate.errors",
+    },
     "ablate.trial": {
         "ablate.trial",
         "ablate.experiments",
         "ablate.components",
         "ablate.search_spaces",
+        "ablate.arguments",
         "ablate.errors",
         "ablate.home",
     },
@@ -42,6 +48,7 @@ ALLOWED = {
         "ablate.experiments",
         "ablate.components",
         "ablate.search_spaces",
+        "ablate.arguments",
         "ablate.errors",
         "ablate.home",
     },

@@ -14,7 +14,7 @@ from ablate.analysis.formatting import count, size
 from ablate.commands.settings import parse_setting
 from ablate.commands.terminal import OK, console, print_json
 from ablate.errors import unknown
-from ablate.trial.arguments import options, plain
+from ablate.arguments import options, plain
 from ablate.trial.cost import measure_cost
 from ablate.trial.space import (
     CHOICE,

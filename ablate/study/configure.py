@@ -13,7 +13,7 @@ from ablate.experiments.catalogue import make_task, task_class
 from ablate.experiments.task import Task
 from ablate.study.factors import Factor, Levels
 from ablate.study.schema import Scalar, Study
-from ablate.trial.arguments import bind
+from ablate.arguments import bind
 from ablate.trial.space import (
     CHOICE,
     GROUPS,

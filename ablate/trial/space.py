@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ablate.errors import UserError, unknown
-from ablate.trial.arguments import bind, options
+from ablate.arguments import bind, options
 
 Model: TypeAlias = dict[str, Any]
 ConfigDirs: TypeAlias = Sequence[str | Path]

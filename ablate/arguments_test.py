@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from ablate.errors import UserError
-from ablate.trial.arguments import bind, options
+from ablate.arguments import bind, options
 
 
 class Widget:

@@ -28,7 +28,13 @@ def options(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def bind(
-    cls: type, values: Mapping[str, Any], *, kind: str, prefix: str = "", where: str = ""
+    cls: type,
+    values: Mapping[str, Any],
+    *,
+    kind: str,
+    prefix: str = "",
+    where: str = "",
+    typed: bool = False,
 ) -> dict[str, Any]:
     """All options of `cls`, in the order of its signature: `values` checked, defaults filled in.
 
@@ -39,6 +45,7 @@ def bind(
         kind: what one option is called in a message, such as ``"key of memory"``.
         prefix: what goes before the option's name in a message, such as ``"memory."``.
         where: file and key, put first in every message.
+        typed: give values as the annotations want them (tuples), not as JSON has them (lists).
 
     Raises:
         UserError: an unknown option, a value of the wrong type, or a missing one.
@@ -52,11 +59,12 @@ def bind(
     bound = {}
     for name, parameter in known.items():
         if name in values:
-            bound[name] = _convert(values[name], hints.get(name, Any), key=f"{place}{prefix}{name}")
+            value = _convert(values[name], hints.get(name, Any), key=f"{place}{prefix}{name}")
+            bound[name] = value if typed else plain(value)
         elif parameter.default is parameter.empty:
             raise UserError(f"{place}{prefix}{name} is missing; {cls.__name__} needs it.")
         else:
-            bound[name] = plain(parameter.default)
+            bound[name] = parameter.default if typed else plain(parameter.default)
     return bound
 
 
@@ -72,7 +80,7 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _convert(value: Any, annotation: Any, *, key: str) -> Any:
-    """`value` as JSON has it, checked against `annotation`; 4.0 is a whole number, "4" is none."""
+    """`value` as `annotation` wants it, by JSON's rules; 4.0 is a whole number, "4" is none."""
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{key} is {value}: must be a finite number.")
     try:
@@ -81,7 +89,7 @@ def _convert(value: Any, annotation: Any, *, key: str) -> Any:
     except (PydanticSchemaGenerationError, TypeError):
         return value
     try:
-        return plain(adapter.validate_json(text, strict=True))
+        return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         if isinstance(value, float) and value.is_integer():
             try:
