@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from ablate.errors import UserError
 from ablate.arguments import bind, options
+from ablate.errors import UserError
 
 
 class Widget:

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ablate.analysis.formatting import count, size
+from ablate.arguments import options, plain
 from ablate.commands.settings import parse_setting
 from ablate.commands.terminal import OK, console, print_json
 from ablate.errors import unknown
-from ablate.arguments import options, plain
 from ablate.trial.cost import measure_cost
 from ablate.trial.space import (
     CHOICE,

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from ablate.arguments import bind
 from ablate.errors import UserError, unknown
 from ablate.experiments.catalogue import make_task, task_class
 from ablate.experiments.task import Task
 from ablate.study.factors import Factor, Levels
 from ablate.study.schema import Scalar, Study
-from ablate.arguments import bind
 from ablate.trial.space import (
     CHOICE,
     GROUPS,

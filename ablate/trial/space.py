@@ -18,8 +18,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ablate.errors import UserError, unknown
 from ablate.arguments import bind, options
+from ablate.errors import UserError, unknown
 
 Model: TypeAlias = dict[str, Any]
 ConfigDirs: TypeAlias = Sequence[str | Path]
