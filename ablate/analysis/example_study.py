@@ -126,7 +126,7 @@ def _trial(cell: Cell, seed: int, state: str) -> Trial:
         host="workstation",
         device="cpu",
         fingerprint="5f0c1d7e",
-        info={"torch": "2.11.0", "data_hash": "4c1f09ab31d2", **REFERENCES},
+        info={"torch": "2.11.0", "data": "4c1f09ab31d2", "commit": "9b1d0c4e55af", **REFERENCES},
         summary={} if broken else {"tokens_per_second": speed, "seconds": 2e6 / speed},
     )
 

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from ablate.experiments.catalogue import make_task
-from ablate.experiments.task import LearnerTask, Row, SequenceTask
+from ablate.experiments.task import LearnerTask, Row, SequenceTask, Task
 from ablate.trial.build import build_model
 from ablate.trial.cost import measure_cost
 from ablate.trial.fingerprint import fingerprint
 from ablate.trial.metrics import non_finite, to_floats
+from ablate.trial.revision import revision
 from ablate.trial.streams import generator
 from ablate.trial.train import Diverged, TrainConfig, train
 
@@ -85,7 +86,7 @@ class _Trial:
         config, seed = self.spec["config"], int(self.spec["seed"])
         task = make_task(config["task"]["name"], config["task"]["args"])
         if config.get("model") is None:
-            self.start({}, task.info())
+            self.start({}, _facts(task))
             learner = cast(LearnerTask, task)
             learner.run(lambda name: generator(seed, name), self.learner_row)
             return
@@ -96,7 +97,7 @@ class _Trial:
         facts = self.spec.get("cost") or asdict(
             measure_cost(config["model"], sequences.vocab, sequences.context, allow=self.allow)
         )
-        self.start({key: facts[key] for key in COUNTED}, task.info())
+        self.start({key: facts[key] for key in COUNTED}, _facts(task))
         train_config = TrainConfig(**(config.get("train") or {}))
         train(model, sequences, train_config, seed=seed, report=self.row, warn=self.warnings.append)
 
@@ -110,6 +111,8 @@ class _Trial:
             "threads": torch.get_num_threads(),
             "backend": "torch",
         }
+        if commit := revision():
+            versions["commit"] = commit
         self.report(
             {
                 "kind": "start",
@@ -178,6 +181,10 @@ class _Trial:
                 "warnings": self.warnings,
             }
         )
+
+
+def _facts(task: Task) -> dict[str, Any]:
+    return {"data": task.data_identity(), **task.info()}
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 import ablate.trial.run as run_module
 from ablate.experiments.language.task import LanguageTask
 from ablate.trial.build_test import tiny
+from ablate.trial.revision import revision
 from ablate.trial.run import run_trial
 from ablate.trial.space import resolve
 
@@ -49,6 +50,11 @@ def messages(given: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_trial_starts_reports_rows_and_ends(corpus: str) -> None:
     start, first, second, end = messages(spec(corpus))
     assert start["info"]["corpus"] == corpus
+    assert (
+        start["info"]["data"]
+        == LanguageTask(**spec(corpus)["config"]["task"]["args"]).data_identity()
+    )
+    assert start["info"].get("commit") == revision()
     assert start["info"]["parameters"] > 1000
     assert start["info"]["flops_per_token"] > start["info"]["parameters"]
     assert start["device"] == "cpu"

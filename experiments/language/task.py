@@ -82,7 +82,6 @@ class LanguageTask:
         previous, targets = self._held_out
         facts: dict[str, float | str] = {
             "corpus": self.corpus,
-            "data_hash": self._data.digest,
             "train_bytes": float(len(self._data.train)),
             "validation_bytes": float(len(self._data.validation)),
             "scored_bytes": float(targets.size),
