@@ -75,7 +75,7 @@ def test_the_page_says_everything_and_fetches_nothing(tmp_path: Path) -> None:
         "n/a",
         "mat1 and mat2 shapes cannot be multiplied",
         "bigram 3.480",
-        "data_hash",
+        "data",
         "ablate run atlas-components",
     ):
         assert piece in page.text
