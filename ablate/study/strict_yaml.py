@@ -1,7 +1,8 @@
 """YAML as a study may use it: one reading for files and for the command line.
 
 Duplicate keys, tabs, and plain scalars that YAML 1.1 reads in a surprising way (``off`` as false,
-``010`` as eight, ``12:30`` as 750) are refused with the spelling to use instead.
+``010`` as eight, ``12:30`` as 750) are refused with the spelling to use instead. Anchors may be
+used, but not to make a small file stand for a huge one.
 """
 
 from __future__ import annotations
@@ -31,9 +32,22 @@ _FLOAT = re.compile(
     re.VERBOSE,
 )
 
+MOST_VALUES = 100_000  # that a file may stand for, all its aliases written out
+
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML with the rules of this module."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The document, if it is not much larger than its text."""
+        node = super().get_single_node()
+        if node is not None and _size(node, {}) > MOST_VALUES:
+            raise _Refused(
+                problem=f"its aliases stand for more than {MOST_VALUES:,} values; write out what "
+                "is meant",
+                problem_mark=node.start_mark,
+            )
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -49,6 +63,19 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 class _Refused(yaml.MarkedYAMLError):
     """What this module refuses, with its place."""
+
+
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Values below a node with every alias written out; each node is looked at once."""
+    if id(node) not in sizes:
+        sizes[id(node)] = 1  # for an anchor inside itself, which YAML refuses later
+        parts: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            parts = node.value
+        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in parts)
+    return sizes[id(node)]
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:

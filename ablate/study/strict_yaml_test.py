@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,25 @@ def test_files_that_hold_no_mapping(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="cannot be read"):
         read(file)
+
+
+def test_aliases_that_stand_for_too_much_are_refused_at_once() -> None:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
+    began = time.perf_counter()
+    with pytest.raises(UserError, match=r"f, line 1, column 1: its aliases stand for more than"):
+        parse("\n".join(lines), where="f")
+    assert time.perf_counter() - began < 1.0
+
+
+def test_merges_that_stand_for_too_much_are_refused() -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 30)]
+    with pytest.raises(UserError, match="its aliases stand for more than"):
+        parse("\n".join(lines), where="f")
+
+
+def test_a_few_aliases_are_welcome_and_circles_are_not() -> None:
+    assert parse("a: &x [1, 2]\nb: *x", where="f") == {"a": [1, 2], "b": [1, 2]}
+    with pytest.raises(UserError, match="recursive"):
+        parse("a: &x [*x]", where="f")
