@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from ablate.errors import UserError
-from ablate.sweep.execution import Event, Executor, Recorder, Spec
+from ablate.sweep.execution import Event, Executor, Job, Recorder, Spec, one_each
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import BROKEN, FINISHED
 
@@ -34,6 +34,7 @@ def run_plan(
     on_event: Callable[[Event], None] = lambda event: None,
     stale: Stale = "rerun",
     max_trials: int | None = None,
+    jobs_of: Callable[[list[Spec]], list[Job]] = one_each,
 ) -> dict[str, int]:
     """Execute the trials of `plan` that have no result yet; return the ledger's counts.
 
@@ -47,6 +48,7 @@ def run_plan(
         on_event: told of every message once it is in the ledger.
         stale: what to do with results that other code made: run them again, keep them, or raise.
         max_trials: run at most this many now.
+        jobs_of: puts trials that are to share a worker together.
 
     Raises:
         UserError: a living process drives the study, or results are stale and `stale` is abort.
@@ -62,7 +64,7 @@ def run_plan(
         ledger.save_plan(plan.to_json())
         ledger.add_trials(specs)
         if todo := missing_trials(specs, ledger, stale)[:max_trials]:
-            executor.run(todo, recorder)
+            executor.run(jobs_of(todo), recorder)
     except KeyboardInterrupt:
         recorder.lose_running("interrupted")
         raise

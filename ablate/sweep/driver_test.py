@@ -12,12 +12,13 @@ import pytest
 
 from ablate.errors import UserError
 from ablate.sweep.driver import run_plan
-from ablate.sweep.execution import Event, Spec
+from ablate.sweep.execution import Event, Job, Spec
 from ablate.sweep.fake_study import (
     FAKE_ENV,
     FakePlan,
     end_message,
     fake_trial,
+    scripted_pack,
     scripted_trial,
     start_message,
 )
@@ -171,3 +172,52 @@ def test_after_a_killed_driver_only_the_missing_trials_run(tmp_path: Path) -> No
         assert counts == {"done": 20}
         assert begun == [spec["id"] for spec in PLAN.trials()][7:]
         assert ledger.trial("c1-s2").attempt == 2
+
+
+def in_threes(specs: list[Spec]) -> list[Job]:
+    return [specs[first : first + 3] for first in range(0, len(specs), 3)]
+
+
+def test_each_trial_of_a_pack_has_its_own_begin_start_rows_and_end(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FAKE_ENV, "c0-s1:diverge")
+    events: list[Event] = []
+    counts = run_plan(
+        FakePlan(cells=1, seeds=4),
+        ledger,
+        executor=InlineExecutor(scripted_trial, pack=scripted_pack),
+        on_event=events.append,
+        jobs_of=in_threes,
+    )
+    assert {state: n for state, n in counts.items() if n} == {"done": 3, "diverged": 1}
+    kinds = [event.kind for event in events[:6]]
+    assert kinds == ["begin"] * 3 + ["start"] * 3
+    for seed in (0, 2, 3):
+        mine = [event.kind for event in events if event.trial_id == f"c0-s{seed}"]
+        assert mine == ["begin", "start", "row", "row", "end"]
+        assert ledger.rows(f"c0-s{seed}")[1].value == pytest.approx(2.05 + 0.01 * seed)
+    assert [row.value for row in ledger.rows("c0-s1")] == [math.inf]
+
+
+def test_a_pack_that_raises_fails_only_those_that_had_not_ended(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FAKE_ENV, "c0-s1:raise")
+    run_plan(
+        FakePlan(cells=1, seeds=4),
+        ledger,
+        executor=InlineExecutor(scripted_trial, pack=scripted_pack),
+        jobs_of=in_threes,
+    )
+    assert [record.state for record in ledger.trials()] == ["done", "failed", "failed", "done"]
+    assert ledger.trial("c0-s2").error == "RuntimeError: the fake trial raises"
+
+
+def test_without_a_pack_the_trials_of_a_job_run_in_turn(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FAKE_ENV, "c0-s1:raise")
+    counts, begun = drive(ledger, scripted_trial, FakePlan(cells=1, seeds=4), jobs_of=in_threes)
+    assert counts == {"done": 3, "failed": 1}
+    assert begun == ["c0-s0", "c0-s1", "c0-s2", "c0-s3"]

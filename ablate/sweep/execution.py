@@ -1,13 +1,14 @@
 """What the driver and its executors say to each other.
 
-An executor runs trials somewhere and passes their messages on; the recorder writes each to the
-ledger, in the driver's process, and tells whoever listens.
+An executor runs jobs somewhere and passes their trials' messages on; the recorder writes each to
+the ledger, in the driver's process, and tells whoever listens. A job is one trial, or several that
+share a worker: a pack. Each trial of a pack begins, reports and ends for itself.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +17,12 @@ from ablate.sweep.records import ENDS
 
 Spec = dict[str, Any]
 Message = dict[str, Any]
+Job = list[Spec]
+"""What one worker is given at a time: one trial, or the several of a pack."""
 RunTrial = Callable[[Spec, Callable[[Message], None]], None]
+Burst = Mapping[str, Message]
+"""One message of each of some trials of a pack, by trial id."""
+RunPack = Callable[[Job, Callable[[Burst], None]], None]
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,10 @@ class Event:
 
 
 class Executor(Protocol):
-    """Runs trials; a trial's own failure must not end the others."""
+    """Runs jobs; neither a trial's own failure nor the loss of a job may end the others."""
 
-    def run(self, specs: list[Spec], recorder: Recorder) -> None:
-        """Run all of `specs`, telling `recorder` of each message as it comes."""
+    def run(self, jobs: list[Job], recorder: Recorder) -> None:
+        """Run all of `jobs`, telling `recorder` of each message as it comes."""
 
 
 class Recorder:
@@ -84,19 +90,61 @@ class Recorder:
         self._on_event(Event("end", trial_id, {"kind": "end", "state": state, "error": error}))
 
 
+def one_each(specs: list[Spec]) -> list[Job]:
+    """Return one job for each trial: no packs."""
+    return [[spec] for spec in specs]
+
+
+def run_job(
+    job: Job, report: Callable[[Burst], None], *, run: RunTrial | None, pack: RunPack | None
+) -> None:
+    """Run one job in this process; each of its trials ends once.
+
+    Args:
+        job: its trials.
+        report: told of each message.
+        run: runs a lone trial, `ablate.trial.run.run_trial` by default.
+        pack: runs several trials; by default `run` in turn.
+    """
+    if run is None:
+        from ablate.trial.run import run_trial
+
+        run = run_trial
+    if len(job) == 1 or pack is None:
+        for spec in job:
+            run_safely(run, spec, _tagged(spec["id"], report))
+    else:
+        run_pack_safely(pack, job, report)
+
+
+def _tagged(trial_id: str, report: Callable[[Burst], None]) -> Callable[[Message], None]:
+    return lambda message: report({trial_id: message})
+
+
 def run_safely(run: RunTrial, spec: Spec, report: Callable[[Message], None]) -> None:
     """Run one trial so that an end message always comes, even if `run` breaks its promise."""
-    ended = False
 
-    def pass_on(message: Message) -> None:
-        nonlocal ended
-        report(message)
-        ended = ended or (message.get("kind") == "end" and message.get("state") in ENDS)
+    def run_one(job: Job, burst: Callable[[Burst], None]) -> None:
+        run(job[0], _tagged(job[0]["id"], burst))
+
+    run_pack_safely(run_one, [spec], lambda burst: report(burst[spec["id"]]))
+
+
+def run_pack_safely(pack: RunPack, job: Job, report: Callable[[Burst], None]) -> None:
+    """Run several trials so that each gets its end message, even if `pack` breaks its promise."""
+    running = dict.fromkeys(spec["id"] for spec in job)
+
+    def pass_on(burst: Burst) -> None:
+        report(burst)
+        for trial_id, message in burst.items():
+            if message.get("kind") == "end" and message.get("state") in ENDS:
+                running.pop(trial_id, None)
 
     try:
-        run(spec, pass_on)
+        pack(job, pass_on)
         problem, trace = "the trial returned without an end message", None
     except Exception as error:
         problem, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
-    if not ended:
-        report({"kind": "end", "state": "failed", "error": problem, "traceback": trace})
+    if running:
+        end = {"kind": "end", "state": "failed", "error": problem, "traceback": trace}
+        report({trial_id: end for trial_id in running})

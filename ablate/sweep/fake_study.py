@@ -118,6 +118,20 @@ def scripted_trial(spec: dict[str, Any], report: Callable[[dict[str, Any]], None
             fake_trial(spec, report)
 
 
+def scripted_pack(
+    specs: list[dict[str, Any]], report: Callable[[dict[str, dict[str, Any]]], None]
+) -> None:
+    """Run several as a pack: all start at once, then each goes on and ends as `FAKE_ENV` says."""
+    report({spec["id"]: start_message() for spec in specs})
+    for spec in specs:
+
+        def tell(message: dict[str, Any], trial_id: str = spec["id"]) -> None:
+            if message["kind"] != "start":
+                report({trial_id: message})
+
+        scripted_trial(spec, tell)
+
+
 def start_message() -> dict[str, Any]:
     """Return the message with which a trial starts."""
     return {

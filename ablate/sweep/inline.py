@@ -1,30 +1,24 @@
-"""Run trials one after another in this process: for tests, debugging and `ablate train`."""
+"""Run jobs one after another in this process: for tests, debugging and `ablate train`."""
 
 from __future__ import annotations
 
-from ablate.sweep.execution import Message, Recorder, RunTrial, Spec, run_safely
+from ablate.sweep.execution import Burst, Job, Recorder, RunPack, RunTrial, run_job
 
 
 class InlineExecutor:
-    """Runs each trial here; `run` is `ablate.trial.run.run_trial` unless a test gives another."""
+    """Runs each job here; `run` and `pack` are those of `run_job` unless a test gives others."""
 
-    def __init__(self, run: RunTrial | None = None) -> None:
-        self._run = run
+    def __init__(self, run: RunTrial | None = None, *, pack: RunPack | None = None) -> None:
+        self._run, self._pack = run, pack
 
-    def run(self, specs: list[Spec], recorder: Recorder) -> None:
-        """Run `specs` in order."""
-        run = self._run or _run_trial()
-        for spec in specs:
-            trial_id = spec["id"]
-            recorder.begin(trial_id)
+    def run(self, jobs: list[Job], recorder: Recorder) -> None:
+        """Run `jobs` in order."""
 
-            def report(message: Message, trial_id: str = trial_id) -> None:
+        def report(burst: Burst) -> None:
+            for trial_id, message in burst.items():
                 recorder.message(trial_id, message)
 
-            run_safely(run, spec, report)
-
-
-def _run_trial() -> RunTrial:
-    from ablate.trial.run import run_trial
-
-    return run_trial
+        for job in jobs:
+            for spec in job:
+                recorder.begin(spec["id"])
+            run_job(job, report, run=self._run, pack=self._pack)

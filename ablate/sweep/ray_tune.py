@@ -1,8 +1,9 @@
-"""Run trials on Ray Tune: on this machine's cores and GPUs, or on a cluster.
+"""Run jobs on Ray Tune: on this machine's cores and GPUs, or on a cluster.
 
 Tune only executes. It keeps nothing (its storage is a folder that is deleted afterwards), logs
-nothing and restores nothing: the ledger does all three. Workers are used again for the next trial,
-since a fresh one imports everything anew, which takes seconds.
+nothing and restores nothing: the ledger does all three. Tune's word for a job, one trial of ours or
+a pack, is a trial. Workers are used again for the next job, since a fresh one imports everything
+anew, which takes seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ablate.errors import UserError
-from ablate.sweep.execution import Message, Recorder, RunTrial, Spec, run_safely
+from ablate.sweep.execution import Burst, Job, Recorder, RunPack, RunTrial, run_job
 from ablate.telemetry import set_defaults
 
 _OBJECT_STORE_BYTES = 200_000_000
@@ -30,7 +31,7 @@ _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 class RayTuneExecutor:
-    """Runs trials side by side, each with its share of the CPUs and GPUs."""
+    """Runs jobs side by side, each with its share of the CPUs and GPUs."""
 
     def __init__(
         self,
@@ -40,39 +41,42 @@ class RayTuneExecutor:
         address: str | None = None,
         num_cpus: int | None = None,
         run: RunTrial | None = None,
+        pack: RunPack | None = None,
     ) -> None:
         """Keep the settings; Ray is started by `run`.
 
         Args:
-            cpus: CPUs that one trial takes; a fraction lets several share one.
-            gpus: GPUs that one trial takes; a fraction lets several share one.
+            cpus: CPUs that one job takes; a fraction lets several share one.
+            gpus: GPUs that one job takes; a fraction lets several share one.
             address: a running cluster; None starts Ray on this machine alone.
             num_cpus: CPUs that a local Ray may use; all by default.
-            run: what runs one trial, `ablate.trial.run.run_trial` by default.
+            run: what runs one trial; `run_job` has the default.
+            pack: what runs several together; `run_job` has the default.
         """
         self._cpus, self._gpus = cpus, gpus
         self._address, self._num_cpus = address, num_cpus
-        self._run = run
+        self._run, self._pack = run, pack
 
-    def run(self, specs: list[Spec], recorder: Recorder) -> None:
-        """Run `specs`; a worker that dies loses its own trial only.
+    def run(self, jobs: list[Job], recorder: Recorder) -> None:
+        """Run `jobs`; a worker that dies loses the unfinished trials of its own job only.
 
         Raises:
             UserError: one trial asks for more than all of Ray's machines have.
         """
         with _ray(self._address, self._num_cpus), _scratch() as storage:
             self._check_resources()
-            self._fit(specs, recorder, storage)
-        for spec in specs:
-            recorder.lost(spec["id"], "Ray Tune ended without running this trial")
+            self._fit(jobs, recorder, storage)
+        for job in jobs:
+            for spec in job:
+                recorder.lost(spec["id"], "Ray Tune ended without running this trial")
 
-    def _fit(self, specs: list[Spec], recorder: Recorder, storage: str) -> None:
+    def _fit(self, jobs: list[Job], recorder: Recorder, storage: str) -> None:
         from ray import tune
 
-        trainable = tune.with_parameters(_trainable, specs=specs, run=self._run)
+        trainable = tune.with_parameters(_trainable, jobs=jobs, run=self._run, pack=self._pack)
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": self._cpus, "gpu": self._gpus}),
-            param_space={"index": tune.grid_search(list(range(len(specs))))},
+            param_space={"index": tune.grid_search(list(range(len(jobs))))},
             tune_config=tune.TuneConfig(
                 reuse_actors=True,
                 trial_name_creator=_name,
@@ -84,7 +88,7 @@ class RayTuneExecutor:
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0, fail_fast=False),
                 checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
-                callbacks=[_callback([spec["id"] for spec in specs], recorder)],
+                callbacks=[_callback([[spec["id"] for spec in job] for job in jobs], recorder)],
             ),
         )
         with _quiet():
@@ -103,33 +107,30 @@ class RayTuneExecutor:
 
 
 def _name(trial: Any) -> str:
-    return f"trial_{trial.config['index']}"
+    return f"job_{trial.config['index']}"
 
 
-def _trainable(config: dict[str, Any], specs: list[Spec], run: RunTrial | None) -> None:
-    """Run one trial in a worker; each message is one Tune result, as JSON text.
+def _trainable(
+    config: dict[str, Any], jobs: list[Job], run: RunTrial | None, pack: RunPack | None
+) -> None:
+    """Run one job in a worker; each burst of messages is one Tune result, as JSON text.
 
     Text, since Tune flattens and measures what it gets: a dict with odd keys would not survive.
     """
     from ray import tune
 
-    if run is None:
-        from ablate.trial.run import run_trial
+    def report(burst: Burst) -> None:
+        tune.report({"burst": json.dumps(burst)})
 
-        run = run_trial
-
-    def report(message: Message) -> None:
-        tune.report({"message": json.dumps(message)})
-
-    run_safely(run, specs[config["index"]], report)
+    run_job(jobs[config["index"]], report, run=run, pack=pack)
 
 
-def _callback(ids: list[str], recorder: Recorder) -> Any:
+def _callback(ids: list[list[str]], recorder: Recorder) -> Any:
     """Make the Tune callback, in the driver, that passes messages to `recorder`."""
     from ray import tune
 
     class PassOn(tune.Callback):
-        def __init__(self, ids: list[str], recorder: Recorder) -> None:
+        def __init__(self, ids: list[list[str]], recorder: Recorder) -> None:
             self.ids, self.recorder = ids, recorder
 
         def __getstate__(self) -> dict[str, Any]:
@@ -137,18 +138,21 @@ def _callback(ids: list[str], recorder: Recorder) -> Any:
             return {}
 
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            self.recorder.begin(self.id_of(trial))
+            for trial_id in self.ids_of(trial):
+                self.recorder.begin(trial_id)
 
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any
         ) -> None:
-            if "message" in result:
-                self.recorder.message(self.id_of(trial), json.loads(result["message"]))
+            if "burst" in result:
+                for trial_id, message in json.loads(result["burst"]).items():
+                    self.recorder.message(trial_id, message)
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            self.recorder.lost(self.id_of(trial), _reason(trial))
+            for trial_id in self.ids_of(trial):
+                self.recorder.lost(trial_id, _reason(trial))
 
-        def id_of(self, trial: Any) -> str:
+        def ids_of(self, trial: Any) -> list[str]:
             return self.ids[int(trial.config["index"])]
 
     return PassOn(ids, recorder)

@@ -12,7 +12,7 @@ import pytest
 from ablate.errors import UserError
 from ablate.sweep.driver import run_plan
 from ablate.sweep.execution import Event
-from ablate.sweep.fake_study import FAKE_ENV, FakePlan, fake_trial, scripted_trial
+from ablate.sweep.fake_study import FAKE_ENV, FakePlan, fake_trial, scripted_pack, scripted_trial
 from ablate.sweep.inline import InlineExecutor
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.ray_tune import RayTuneExecutor
@@ -58,6 +58,28 @@ def test_a_raising_and_a_killed_trial_leave_the_others_alone(
         ended = [event.trial_id for event in events if event.kind == "end"]
         assert sorted(ended) == sorted(spec["id"] for spec in plan.trials())
     assert "raylet" not in capfd.readouterr().out
+
+
+def test_a_killed_pack_loses_its_own_unfinished_trials_only(ray: None, tmp_path: Path) -> None:
+    plan = FakePlan(cells=2, seeds=3)
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        run_plan(
+            plan,
+            ledger,
+            executor=RayTuneExecutor(cpus=0.5, run=scripted_trial, pack=scripted_pack),
+            jobs_of=lambda specs: [specs[2:5], specs[:2], specs[5:]],
+        )
+        states = {record.trial_id: record.state for record in ledger.trials()}
+        assert states == {
+            "c0-s0": "done",
+            "c0-s1": "failed",
+            "c0-s2": "done",
+            "c1-s0": "lost",
+            "c1-s1": "lost",
+            "c1-s2": "done",
+        }
+        assert "the worker died (pid" in (ledger.trial("c1-s1").error or "")
+        assert [row.step for row in ledger.rows("c0-s2")] == [10, 20]
 
 
 def test_more_than_the_machine_has_is_refused(ray: None, tmp_path: Path) -> None:
