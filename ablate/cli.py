@@ -186,6 +186,28 @@ def status(study: Study, json: Json = False) -> int:
 
 @app.command()
 @guarded
+def reproduce(
+    study: Study,
+    cell: Annotated[str, typer.Argument(help="A cell's label, or the beginning of its id.")],
+    seed: Annotated[
+        int | None, typer.Option(help="Which trial; the first finished one by default.")
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Relative difference that counts as equal.")
+    ] = 0.0,
+    allow: Allow = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run one recorded trial again; exit 0 if it comes out equal, 1 if not."""
+    from ablate.commands.reproduce import ReproduceOptions, reproduce_command
+
+    options = ReproduceOptions(seed, tolerance, allow or [], json, quiet)
+    return reproduce_command(study, cell, options)
+
+
+@app.command()
+@guarded
 def report(
     study: Annotated[
         list[str],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from pathlib import Path
 
 from ablate.errors import UserError, unknown
@@ -31,3 +33,27 @@ def open_ledger(study: str, *, read_only: bool = True) -> Ledger:
     if name not in known and not Path(study).is_file():
         raise unknown("study", name, known)
     raise UserError(f"study '{name}' has not been run yet: no ledger at {path}.")
+
+
+MOST_NAMED = 100
+"""At most this many cells are named to somebody who misspelt one."""
+
+
+def find_cell(labels: Mapping[str, str], wanted: str) -> str:
+    """Return the id of the cell with that label, or whose id begins so.
+
+    Args:
+        labels: of all cells, by id.
+        wanted: a label, or at least four letters of an id.
+
+    Raises:
+        UserError: there is none.
+    """
+    for cell, label in labels.items():
+        if label == wanted:
+            return cell
+    for cell in labels:
+        if len(wanted) > 3 and cell.startswith(wanted):
+            return cell
+    near = difflib.get_close_matches(wanted, labels.values(), n=MOST_NAMED, cutoff=0.0)
+    raise unknown("cell", wanted, near)

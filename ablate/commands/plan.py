@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ablate.analysis.formatting import DASH, count, duration, level, several, size
+from ablate.commands.ledgers import find_cell
 from ablate.commands.terminal import OK, console, print_json
-from ablate.errors import unknown
 from ablate.home import ledger_path
 from ablate.sweep.driver import AGAIN
 from ablate.sweep.ledger import Ledger
@@ -191,7 +191,8 @@ def _explain(plan: Plan, wanted: str, out: Console, *, as_json: bool) -> None:
     Raises:
         UserError: no cell has that label or id.
     """
-    cell = find_cell(plan.cells, wanted)
+    found = find_cell({cell.id: cell.label for cell in plan.cells}, wanted)
+    cell = next(one for one in plan.cells if one.id == found)
     other = next((one for one in plan.cells if one.id == cell.compared_with), None)
     differences = config_changes(other.config, cell.config) if other else {}
     if as_json:
@@ -208,18 +209,6 @@ def _explain(plan: Plan, wanted: str, out: Console, *, as_json: bool) -> None:
     for warning in (*cell.warnings, *_matching(cell)):
         out.print(f"note: {warning}", style="yellow", markup=False)
     out.print(yaml.safe_dump(cell.config, sort_keys=False), markup=False)
-
-
-def find_cell(cells: Sequence[Cell], wanted: str) -> Cell:
-    """Return the cell of a label, or of the beginning of an id.
-
-    Raises:
-        UserError: there is none.
-    """
-    for cell in cells:
-        if cell.label == wanted or (len(wanted) > 3 and cell.id.startswith(wanted)):
-            return cell
-    raise unknown("cell", wanted, [cell.label for cell in cells[:_ROWS]])
 
 
 def config_changes(
