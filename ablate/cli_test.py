@@ -203,7 +203,9 @@ def test_what_failed_outside_exits_1_and_is_said_in_plain_words(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     result = call("ui", "fake")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("error: the tracker http://127.0.0.1:9 does not answer")
+    assert result.stderr == (
+        "error: the tracker http://127.0.0.1:9 is not usable: connection refused\n"
+    )
 
 
 def test_the_status_of_a_dead_driver_is_not_running(fake: Path) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
-from urllib.parse import quote
 
 from ablate.analysis.formatting import several
 from ablate.commands.ledgers import open_ledger, study_name
@@ -20,14 +17,14 @@ from ablate.commands.report import results_of, write_files
 from ablate.commands.terminal import FAILED, OK, console, stopped_by_sigterm
 from ablate.errors import Failure, UserError
 from ablate.home import home
-from ablate.track.tracker import public_uri, sqlite_file, tracking_uri
+from ablate.track.address import SERVERS, kind_of, public_uri, sqlite_file, tracking_uri
+from ablate.track.tracker import TrackerError, experiment_name
 
 _START_SECONDS = 120
 
 
 def push_command(study: str, *, quiet: bool = False) -> int:
     """Bring the MLflow store up to the study's ledger; twice is the same as once."""
-    from ablate.track.tracker import TrackerError
     from ablate.track.view import MlflowView
 
     view = MlflowView()
@@ -47,10 +44,14 @@ def ui_command(study: str | None, *, port: int | None = None) -> int:
     """Serve the MLflow store on this machine alone, until Ctrl-C; print the study's address."""
     uri = tracking_uri()
     out = console()
-    if uri.startswith(("http:", "https:")):
+    kind = kind_of(uri)
+    if kind == "databricks":
+        where = experiment_name(uri, study_name(study)) if study else "/Shared"
+        raise UserError(f"the store is in Databricks: open {where} in the workspace's own pages.")
+    if kind in SERVERS:
         out.print(_address(uri, study), markup=False, soft_wrap=True)
         return OK
-    if uri.startswith("sqlite:") and not sqlite_file(uri).is_file():
+    if kind == "sqlite" and not sqlite_file(uri).is_file():
         raise UserError(f"no MLflow store at {sqlite_file(uri)} yet: run a study first.")
     port = port or _free_port()
     base = f"http://127.0.0.1:{port}"
@@ -109,21 +110,24 @@ def _wait(server: subprocess.Popen[bytes], base: str, log: Path) -> None:
 
 
 def _address(base: str, study: str | None) -> str:
-    """The page of the study's runs, or the front page if the server does not know the study."""
-    base = base.rstrip("/")
+    """The page of the study's runs, or the front page if the server does not know the study.
+
+    Raises:
+        Failure: the server does not answer, or asks for another user.
+    """
+    from ablate.track.tracker import connect, tracker_errors
+
+    client = connect(base)
+    page = public_uri(base).rstrip("/")
     if study is None:
-        return base
+        return page
     name = study_name(study)
-    get = f"{base}/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote(name)}"
-    try:
-        with urllib.request.urlopen(get, timeout=5) as answer:
-            number = json.load(answer)["experiment"]["experiment_id"]
-    except urllib.error.HTTPError:
+    with tracker_errors(base):
+        found = client.get_experiment_by_name(name)
+    if found is None:
         print(f"note: MLflow has no experiment '{name}' yet", file=sys.stderr)
-        return base
-    except OSError as error:
-        raise Failure(f"the tracker {base} does not answer: {error}") from error
-    return f"{base}/#/experiments/{number}/runs"
+        return page
+    return f"{page}/#/experiments/{found.experiment_id}/runs"
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

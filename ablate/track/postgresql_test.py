@@ -17,7 +17,8 @@ from ablate.sweep.driver import run_plan
 from ablate.sweep.fake_study import FakePlan, fake_trial
 from ablate.sweep.inline import InlineExecutor
 from ablate.sweep.ledger import Ledger
-from ablate.track.tracker import TrackerError, connect, public_uri
+from ablate.track.address import public_uri
+from ablate.track.tracker import TrackerError, connect
 from ablate.track.view import MlflowView
 
 

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ablate.track.tracker import (
-    TrackerError,
-    connect,
-    experiment,
-    public_uri,
-    tracker_errors,
-    tracking_uri,
-)
+from ablate.track.address import public_uri, tracking_uri
+from ablate.track.tracker import TrackerError, connect, experiment, tracker_errors
 
 NAME = "ablate-doctor"
 

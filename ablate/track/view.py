@@ -14,6 +14,8 @@ from typing import Any
 from ablate.errors import UserError
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import FINISHED, MetricRow, TrialRecord
+from ablate.track.address import check_uri, public_uri
+from ablate.track.address import tracking_uri as default_uri
 from ablate.track.content import (
     ATTEMPT,
     ROLE,
@@ -28,8 +30,7 @@ from ablate.track.content import (
     trial_tags,
 )
 from ablate.track.names import TAG_LIMIT, cut, legal_name
-from ablate.track.tracker import check_uri, connect, experiment, public_uri, tracker_errors
-from ablate.track.tracker import tracking_uri as default_uri
+from ablate.track.tracker import connect, experiment, tracker_errors
 
 _METRICS_A_CALL = 1000
 _PARAMS_A_CALL = 100

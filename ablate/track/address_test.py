@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ablate.errors import UserError
-from ablate.track.tracker import check_uri, public_uri, tracking_uri
+from ablate.track.address import check_uri, public_uri, tracking_uri
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,10 @@ from ablate.track.tracker import check_uri, public_uri, tracking_uri
         ("file:///tmp/mlruns", "is a folder"),
         ("sqlite:////no/such/folder/mlflow.db", "needs an existing folder"),
         ("postgresql:///db", "names no host"),
+        ("databricks://", "names no profile"),
+        ("databricks-uc", "is a registry of models"),
+        ("databricks-uc://profile", "is a registry of models"),
+        ("uc:http://localhost:8080", "is a registry of models"),
     ],
 )
 def test_an_address_that_mlflow_cannot_use_is_refused_with_the_reason(uri: str, part: str) -> None:
@@ -26,7 +30,15 @@ def test_an_address_that_mlflow_cannot_use_is_refused_with_the_reason(uri: str, 
 
 
 @pytest.mark.parametrize(
-    "uri", ["http://host:5000", "https://user:key@host/path", "postgresql+psycopg2://u:p@host/db"]
+    "uri",
+    [
+        "http://host:5000",
+        "https://user:key@host/path",
+        "postgresql+psycopg2://u:p@host/db",
+        "databricks",
+        "databricks://profile",
+        "databricks://scope:prefix",
+    ],
 )
 def test_an_address_of_a_known_kind_is_taken_without_contact(uri: str) -> None:
     assert check_uri(uri) == uri
