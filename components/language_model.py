@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.components.backbone import Backbone, Block, RMSNorm
+from ablate.components.documents import RowStates, run_documents
 from ablate.components.state_size import tensors
 
 State = tuple[Any, ...]  # one for each block, as its layer makes it
@@ -46,8 +47,12 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(backbone.dim, vocab, bias=False)
 
     def forward(
-        self, tokens: Tensor, state: State | None = None
-    ) -> tuple[Float[Tensor, "b t vocab"], State]:
+        self,
+        tokens: Tensor,
+        state: State | RowStates | None = None,
+        *,
+        positions: Tensor | None = None,
+    ) -> tuple[Float[Tensor, "b t vocab"], Any]:
         """Predict, at each token, the next one.
 
         Training, prefill and decode are this one function: feeding a sequence in pieces of any
@@ -56,11 +61,24 @@ class LanguageModel(nn.Module):
         Args:
             tokens: int64, shape ``[b t]``, t >= 1, each in [0, vocab).
             state: from the call on the tokens before; None starts a fresh sequence.
+            positions: int64, shape ``[b t]``, where rows hold several documents or padding: the
+                place of each token in its document, negative at padding. Each document then reads
+                as if it were alone; `ablate.components.documents` has the rules and the cost.
+
+        Returns:
+            Logits, and the state: a tuple of one for each block, or `RowStates` with positions.
 
         Raises:
-            ValueError: tokens of another shape or type, or a state of another model or batch.
+            ValueError: tokens of another shape or type, a state of another model or batch, or
+                positions that are none.
         """
         check_tokens(tokens)
+        if positions is not None or isinstance(state, RowStates):
+            return run_documents(self._run, tokens, positions, state)
+        return self._run(tokens, state)
+
+    def _run(self, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """One sequence in each row, all equally far."""
         if state is not None:
             self._check_state(tokens, state)
         x = self.embedding(tokens)
