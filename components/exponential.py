@@ -10,21 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ablate.components.attention import rotate
 from ablate.components.bias import L2, Bias, Dot
 from ablate.components.dims import Dims
-from ablate.components.inner_optimizer import GradientDescent
-from ablate.components.memory import GatedMLPMemory, MatrixMemory, Memory, MLPMemory
+from ablate.components.inner_optimizer import GradientDescent, InnerOptimizer
+from ablate.components.memory import GatedMLPMemory, MatrixMemory, Memory, MLPMemory, Weights
+from ablate.components.memory_layer import MemoryLayer, wide_numbers
 from ablate.components.recurrence.coefficients import Gates
 from ablate.components.recurrence.kernel import KernelState, run_kernel
 from ablate.components.recurrence.pairs import KernelRule, first_outputs, read_pairs
-from ablate.components.retention import ConstantRetention, NoRetention, ScalarRetention
+from ablate.components.retention import (
+    ConstantRetention,
+    NoRetention,
+    Retention,
+    ScalarRetention,
+)
 from ablate.components.window import OmegaWindow
 
 EXIST: dict[str, tuple[type, ...]] = {
@@ -51,9 +57,11 @@ class Exponential(nn.Module):
         normalised: divide reads by the kernel mass of what they see, as softmax does.
         span: a read sees the last `span` tokens only (and the anchors): SWDT as sliding-window
             attention is to attention. None: all tokens.
+        rope: rotate queries and keys by their position, as attention does (MIRAS section 5.4); the
+            anchors stand at none.
 
     Raises:
-        ValueError: `anchors` < 0, or `span` < 1.
+        ValueError: `anchors` < 0, `span` < 1, or an odd key width with `rope`.
     """
 
     axes: ClassVar[tuple[str, ...]] = ()
@@ -62,14 +70,23 @@ class Exponential(nn.Module):
     is_kernel: ClassVar[bool] = True
 
     def __init__(
-        self, dims: Dims, *, anchors: int = 16, normalised: bool = False, span: int | None = None
+        self,
+        dims: Dims,
+        *,
+        anchors: int = 16,
+        normalised: bool = False,
+        span: int | None = None,
+        rope: bool = False,
     ) -> None:
         super().__init__()
         if anchors < 0:
             raise ValueError(f"Exponential.anchors={anchors!r}: must be a whole number >= 0")
         if span is not None and span < 1:
             raise ValueError(f"Exponential.span={span!r}: must be None or a whole number >= 1")
+        if rope and dims.key % 2:
+            raise ValueError(f"Exponential.rope=True needs an even key width, not {dims.key}")
         self.width, self.normalised, self.span, self.key = anchors, normalised, span, dims.key
+        self.rope = rope
         self.anchors = nn.Parameter(torch.empty(dims.heads, anchors, dims.key))
         self.log_scale = nn.Parameter(torch.empty(dims.heads))
 
@@ -88,7 +105,7 @@ class Exponential(nn.Module):
         return torch.exp(scale[:, None, None] * (torch.bmm(x, y.mT) - 1))
 
 
-class ExponentialMemory(nn.Module):
+class ExponentialMemory(MemoryLayer[KernelState]):
     """The neural memory layer for feature maps that are known by their kernel.
 
     The same update as `NeuralMemory` with gradient descent; the state grows with the sequence.
@@ -98,9 +115,11 @@ class ExponentialMemory(nn.Module):
         memory, feature_map, window, bias, retention, inner_optimizer, newton_schulz: the axes.
         chunk: tokens whose inner gradients share one memory; None takes all gradients at the
             sequence's start, as DeepTransformers need to be run like attention.
+        read: "after" the token's own write (y_n = M_n(q_n)), or "before" it (M_{n-1}(q_n)).
 
     Raises:
-        ValueError: `chunk` < 1, or a choice that does not exist for an exponential map.
+        ValueError: `chunk` < 1, an unknown `read`, or a choice that does not exist for an
+            exponential map.
     """
 
     def __init__(
@@ -111,12 +130,13 @@ class ExponentialMemory(nn.Module):
         feature_map: Exponential,
         window: OmegaWindow,
         bias: Bias,
-        retention: nn.Module,
-        inner_optimizer: nn.Module,
+        retention: Retention,
+        inner_optimizer: InnerOptimizer,
         newton_schulz: nn.Module | None = None,
         chunk: int | None = None,
+        read: str = "after",
     ) -> None:
-        super().__init__()
+        super().__init__(dims, read)
         parts = {
             "memory": memory,
             "retention": retention,
@@ -125,41 +145,15 @@ class ExponentialMemory(nn.Module):
         for axis, part in parts.items():
             _check_exists(axis, part)
         _check_options(memory, feature_map, window, bias, newton_schulz, chunk)
-        self.dims, self.chunk = dims, chunk
+        self.chunk = chunk
         self.memory, self.feature_map, self.window = memory, feature_map, window
         self.bias, self.retention, self.inner_optimizer = bias, retention, inner_optimizer
 
-    def forward(
-        self,
-        q: Float[Tensor, "b t h d"],
-        k: Float[Tensor, "b t h d"],
-        v: Float[Tensor, "b t h e"],
-        x: Float[Tensor, "b t m"],
-        state: KernelState | None = None,
-    ) -> tuple[Float[Tensor, "b t h e"], KernelState]:
-        """Mix queries, keys and values; `x` makes the gates; `state=None` is a fresh sequence.
-
-        Everything inside runs in float32 at least, whatever the inputs; the output has their dtype.
-        """
-        wide = torch.promote_types(q.dtype, torch.float32)
-        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-            if state is None:
-                state = self.initial_state(q.shape[0], dtype=wide)
-            gates, said = self.gates(x, state)
-            v = self.bias.target(v.to(wide), x)
-            y, state = run_kernel(self.rule(), q.to(wide), k.to(wide), v, gates, state)
-        return y.to(q.dtype), replace(state, said=said)
-
-    def gates(self, x: Float[Tensor, "b t m"], state: KernelState) -> tuple[Gates, Tensor | None]:
-        """Everything that the block input decides, and what it leaves for later windows."""
-        size, _ = self.inner_optimizer(x)
-        said = self.window.said(x)
-        if said is not None and state.said is not None:
-            said = torch.cat([state.said, said], dim=1)
-        gamma = self.window(x, said)[..., : self.rule().window]
-        gates = Gates(keep=self.retention(x), lr=size, theta=None, gamma=gamma)
-        left = None if said is None else said[:, said.shape[1] - self.window.length + 1 :]
-        return gates, left
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, gates: Gates, state: KernelState
+    ) -> tuple[Tensor, KernelState]:
+        """Block by block."""
+        return run_kernel(self.rule(), q, k, v, gates, state)
 
     def rule(self) -> KernelRule:
         """What the recurrence needs beside tokens and gates."""
@@ -171,17 +165,19 @@ class ExponentialMemory(nn.Module):
         truncated = self.window.truncated and self.chunk is not None
         # The gradient of a plain matrix with the dot bias is -v, wherever it is taken.
         free = plain and isinstance(self.bias, Dot) and not truncated
-        length = self.window.length
         return KernelRule(
             memory=memory,
             kernel=self.feature_map.kernel,
             error=self.bias,
             chunk=None if free else self.chunk,
-            window=min(length, self.chunk) if truncated and self.chunk else length,
+            window=self.seen(),
             truncated=truncated,
             normalised=self.feature_map.normalised,
             span=self.feature_map.span,
             solve=online,
+            anchors=self.feature_map.width,
+            turn=_turn if self.feature_map.rope else None,
+            read_before=self.read == "before",
         )
 
     def initial_state(self, rows: int, *, dtype: torch.dtype = torch.float32) -> KernelState:
@@ -218,8 +214,8 @@ class ExponentialMemory(nn.Module):
             position=0,
         )
 
-    def frozen(self, state: KernelState | None, rows: int) -> tuple[Tensor, ...]:
-        """The memory as a read finds it now, for `retrieve`: keys, values, later weights."""
+    def frozen(self, state: KernelState | None, rows: int) -> Frozen:
+        """The memory as a read finds it now, for `retrieve`."""
         if state is None:
             wide = torch.promote_types(next(self.parameters()).dtype, torch.float32)
             state = self.initial_state(rows, dtype=wide)
@@ -227,22 +223,38 @@ class ExponentialMemory(nn.Module):
         if state.inner:
             pairs = zip(later, state.inner, strict=True)
             later = tuple(w + u.mT @ z for w, (z, u) in pairs)
-        return (state.keys, state.values, *later)
+        return Frozen(state.keys, state.values, later, state.tokens)
 
-    def retrieve(
-        self, q: Float[Tensor, "b t h d"], frozen: tuple[Tensor, ...]
-    ) -> Float[Tensor, "b t h e"]:
-        """M(q) without a write."""
+    def retrieve(self, q: Float[Tensor, "b t h d"], frozen: Frozen) -> Float[Tensor, "b t h e"]:
+        """M(q) without a write; with `rope` the queries stand where the first new token will."""
         memory: Memory = self.memory  # type: ignore[assignment]
-        wide = torch.promote_types(q.dtype, torch.float32)
-        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-            raw = q.to(wide).transpose(1, 2).flatten(0, 1)
-            keys, values, *later = (part.to(wide).flatten(0, 1) for part in frozen)
-            front = read_pairs(self.rule(), raw, keys, values)
-            outputs = first_outputs(self.rule(), front)
+        rule = self.rule()
+        with wide_numbers(q) as wide:
+            asked = q.to(wide)
+            turned = asked
+            if rule.turn is not None:  # each query alone, so that all stand at one position
+                turned = rule.turn(asked.flatten(0, 1).unsqueeze(1), frozen.tokens).view_as(asked)
+            raw, turned = (part.transpose(1, 2).flatten(0, 1) for part in (asked, turned))
+            keys, values, *later = (
+                part.to(wide).flatten(0, 1) for part in (frozen.keys, frozen.values, *frozen.later)
+            )
+            outputs = first_outputs(rule, read_pairs(rule, raw, turned, keys, values))
             y = memory.read(outputs, raw, lambda j, z: torch.bmm(z, later[j - memory.fronts].mT))
         read: Tensor = y.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
         return read.to(q.dtype)
+
+
+class Frozen(NamedTuple):
+    """A memory that is read without a write: keys, hidden values, later weights, tokens so far."""
+
+    keys: Float[Tensor, "b h s d"]
+    values: Float[Tensor, "b h s o"]
+    later: Weights
+    tokens: int
+
+
+def _turn(x: Tensor, start: int) -> Tensor:
+    return rotate(x, start=start)
 
 
 def _check_exists(axis: str, part: nn.Module) -> None:

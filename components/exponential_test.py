@@ -37,9 +37,12 @@ def make(
     forget: bool = True,
     gates: str = "reader",
     border: str = "halo",
+    read: str = "after",
+    rope: bool = False,
+    key: int = KEY,
 ) -> ExponentialMemory:
-    dims = Dims(model=5, heads=HEADS, key=KEY, value=KEY)
-    lift = Exponential(dims, anchors=anchors, normalised=normalised, span=span)
+    dims = Dims(model=5, heads=HEADS, key=key, value=key)
+    lift = Exponential(dims, anchors=anchors, normalised=normalised, span=span, rope=rope)
     kinds = {
         "matrix": MatrixMemory,
         "mlp": functools.partial(MLPMemory, expansion=2),
@@ -55,6 +58,7 @@ def make(
         retention=ScalarRetention(dims, init=2.0) if forget else NoRetention(dims),
         inner_optimizer=GradientDescent(dims, lr_max=0.4),
         chunk=chunk,
+        read=read,
     )
     made = initialise(layer)
     assert isinstance(made, ExponentialMemory)
@@ -112,6 +116,7 @@ def oracle(layer: ExponentialMemory, features: Any, sequence: tuple[Tensor, ...]
         window=layer.window.length,  # type: ignore[arg-type]
         step_inside=True,
         truncated=layer.rule().truncated,
+        read_before=layer.read == "before",
     )
     q, k, v, x = sequence
     y, _, _ = run_oracle(definition, features, q, k, v, gates_of(layer, x), weights)

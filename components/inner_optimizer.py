@@ -48,6 +48,7 @@ class InnerOptimizer(nn.Module):
     implicit: ClassVar[bool] = False
     decayed: bool = False
     ridge: float | None = None
+    steps: int = 1
 
     def __init__(self, dims: Dims, *, lr_max: float) -> None:
         super().__init__()
@@ -62,6 +63,10 @@ class InnerOptimizer(nn.Module):
         size: Tensor = self.lr(x).squeeze(-1) * self.lr_max
         decay = None if self.momentum is None else self.momentum(x).squeeze(-1)
         return Step(size, decay)
+
+    def spread(self, keep: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+        """Kept shares and window weights for each step, where a token has several (`steps`)."""
+        return keep, gamma
 
 
 class GradientDescent(InnerOptimizer):

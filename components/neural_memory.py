@@ -5,7 +5,6 @@ M_n = alpha_n M_{n-1} - b_n P(S_n) and y_n = M_n(phi(q_n)) (Atlas Eq. 32-33; Tit
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -17,6 +16,7 @@ from ablate.components.combinations import check_combination, is_plain_matrix
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
 from ablate.components.memory import Memory, Weights
+from ablate.components.memory_layer import MemoryLayer, Window, wide_numbers
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.recurrence.chunked import Rule, run_chunked
 from ablate.components.recurrence.coefficients import Gates
@@ -24,8 +24,6 @@ from ablate.components.recurrence.mapped import minimum
 from ablate.components.recurrence.state import MemoryState
 from ablate.components.recurrence.writes import Carried
 from ablate.components.retention import Retention
-
-READS = ("after", "before")
 
 
 @runtime_checkable
@@ -38,22 +36,7 @@ class FeatureMap(Protocol):
         """Lift the last dimension to `width` features."""
 
 
-@runtime_checkable
-class Window(Protocol):
-    """What the layer asks of a window."""
-
-    length: int
-    truncated: bool
-    said_width: int | None
-
-    def __call__(self, x: Tensor, said: Tensor | None) -> Tensor:
-        """Weights `[b t h c]` of the last c tokens."""
-
-    def said(self, x: Tensor) -> Tensor | None:
-        """What tokens leave for the windows of later ones, `[b t h r]`."""
-
-
-class NeuralMemory(nn.Module):
+class NeuralMemory(MemoryLayer[MemoryState]):
     """A sequence mixer whose state is a memory that learns while it reads.
 
     One function trains, prefills and decodes: calling it on pieces of any length and carrying the
@@ -85,43 +68,21 @@ class NeuralMemory(nn.Module):
         chunk: int,
         read: str = "after",
     ) -> None:
-        super().__init__()
-        if read not in READS:
-            raise ValueError(f"read={read!r}: must be one of {', '.join(READS)}")
+        super().__init__(dims, read)
         _check(memory, feature_map, inner_optimizer, newton_schulz, chunk)
         check_combination(
             memory, feature_map, window, bias, retention, inner_optimizer, newton_schulz
         )
-        self.dims, self.chunk, self.read = dims, chunk, read
+        self.chunk = chunk
         self.memory, self.feature_map, self.window = memory, feature_map, window
         self.bias, self.retention = bias, retention
         self.inner_optimizer, self.newton_schulz = inner_optimizer, newton_schulz
 
-    def forward(
-        self,
-        q: Float[Tensor, "b t h d"],
-        k: Float[Tensor, "b t h d"],
-        v: Float[Tensor, "b t h e"],
-        x: Float[Tensor, "b t m"],
-        state: MemoryState | None = None,
-    ) -> tuple[Float[Tensor, "b t h e"], MemoryState]:
-        """Mix queries, keys and values; `x` makes the gates; `state=None` is a fresh sequence.
-
-        Everything inside runs in float32 at least, whatever the inputs; the output has their dtype.
-
-        Raises:
-            ValueError: no token, or widths other than `dims`.
-        """
-        self._check_widths(q, k, v)
-        wide = torch.promote_types(q.dtype, torch.float32)
-        # Autocast knows no meta device, where models are only counted.
-        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
-            if state is None:
-                state = self.initial_state(q.shape[0], dtype=wide)
-            gates, said = self.gates(x, state)
-            v = self.bias.target(v.to(wide), x)
-            y, state = run_chunked(self.rule(), q.to(wide), k.to(wide), v, gates, state)
-        return y.to(q.dtype), replace(state, said=said)
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, gates: Gates, state: MemoryState
+    ) -> tuple[Tensor, MemoryState]:
+        """Chunk by chunk."""
+        return run_chunked(self.rule(), q, k, v, gates, state)
 
     def frozen(self, state: MemoryState | None, rows: int) -> Weights:
         """The memory as a read finds it now, for `retrieve`."""
@@ -138,8 +99,7 @@ class NeuralMemory(nn.Module):
     def retrieve(self, q: Float[Tensor, "b t h d"], frozen: Weights) -> Float[Tensor, "b t h e"]:
         """M(q) without a write (Titans Eq. 15 and 21, where a star says so)."""
         memory: Memory = self.memory  # type: ignore[assignment]
-        wide = torch.promote_types(q.dtype, torch.float32)
-        with torch.autocast("cpu" if q.is_meta else q.device.type, enabled=False):
+        with wide_numbers(q) as wide:
             raw = q.to(wide).transpose(1, 2).flatten(0, 1)
             features = self.feature_map(raw)
             weights = [w.to(wide).flatten(0, 1) for w in frozen]
@@ -147,17 +107,6 @@ class NeuralMemory(nn.Module):
             y = memory.read(front, raw, lambda j, z: torch.bmm(z, weights[j].mT))
         read: Tensor = y.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
         return read.to(q.dtype)
-
-    def gates(self, x: Float[Tensor, "b t m"], state: MemoryState) -> tuple[Gates, Tensor | None]:
-        """Everything that the block input decides, and what it leaves for later windows."""
-        window: Window = self.window  # type: ignore[assignment]
-        size, decay = self.inner_optimizer(x)
-        said = window.said(x)
-        if said is not None and state.said is not None:
-            said = torch.cat([state.said, said], dim=1)
-        gamma = window(x, said)[..., : self.rule().window]
-        gates = Gates(keep=self.retention(x), lr=size, theta=decay, gamma=gamma)
-        return gates, None if said is None else said[:, said.shape[1] - window.length + 1 :]
 
     def rule(self) -> Rule:
         """What the recurrence needs beside tokens and gates."""
@@ -169,7 +118,7 @@ class NeuralMemory(nn.Module):
             features=self.feature_map,
             error=self.bias,
             chunk=self.chunk,
-            window=min(window.length, self.chunk) if window.truncated else window.length,
+            window=self.seen(),
             truncated=window.truncated,
             read_before=self.read == "before",
             momentum=optimizer.has_momentum,
@@ -244,15 +193,6 @@ class NeuralMemory(nn.Module):
             return tuple(w.new_zeros(*w.shape[:2], w.shape[-1], w.shape[-1]) for w in weights)
         has_momentum = self.inner_optimizer.has_momentum
         return tuple(torch.zeros_like(w) for w in weights) if has_momentum else ()
-
-    def _check_widths(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        key, value = (self.dims.heads, self.dims.key), (self.dims.heads, self.dims.value)
-        for name, given, want in (("q", q, key), ("k", k, key), ("v", v, value)):
-            if given.ndim != 4 or tuple(given.shape[2:]) != want or given.shape[1] < 1:
-                raise ValueError(
-                    f"{name} has shape {tuple(given.shape)}: must be (batch, time >= 1, "
-                    f"heads {want[0]}, width {want[1]})"
-                )
 
 
 def _check(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ablate.components.backbone import Backbone
 from ablate.components.exponential import ExponentialMemory
@@ -65,12 +67,12 @@ def build_model(
     allow = tuple(allow)
     spec = resolve(model, allow=allow, where=where)
     on_meta = device == "meta"
-    with torch.device("meta" if on_meta else "cpu"):
-        backbone = _make("backbone", spec["backbone"], allow=allow, where=where)
+    with shapes_only() if on_meta else torch.device("cpu"):
+        backbone = make_part("backbone", spec["backbone"], allow=allow, where=where)
         assert isinstance(backbone, Backbone)
-        hybrid: Hybrid = _make("hybrid", spec["hybrid"], allow=allow, where=where)
+        hybrid: Hybrid = make_part("hybrid", spec["hybrid"], allow=allow, where=where)
         try:
-            layers = hybrid.layers(backbone, lambda: _mixer(spec, backbone, allow, where))
+            layers = hybrid.layers(backbone, lambda: make_mixer(spec, backbone, allow, where))
         except UserError:
             raise
         except ValueError as error:
@@ -81,11 +83,46 @@ def build_model(
     return built.to(device=device, dtype=dtype)
 
 
-def _mixer(spec: Model, backbone: Backbone, allow: tuple[str, ...], where: str) -> nn.Module:
-    """One layer's mixer: attention as it is, or a neural memory put together from its axes."""
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Let everything made inside have shapes alone, on the meta device."""
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out the draws of PyTorch's own constructors.
+
+    On the meta device the first would load PyTorch's compiler, which takes seconds.
+    """
+
+    draws = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in self.draws:
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
+
+
+def make_mixer(
+    spec: Model,
+    backbone: Backbone,
+    allow: tuple[str, ...],
+    where: str,
+    part: Callable[..., Any] | None = None,
+) -> nn.Module:
+    """One layer's mixer: attention as it is, or a neural memory put together from its axes.
+
+    Args:
+        spec: a resolved model.
+        part: what makes one component, `make_part` by default.
+    """
 
     def make(axis: str, *given: object) -> Any:
-        return spec[axis] and _make(axis, spec[axis], *given, allow=allow, where=where)
+        return spec[axis] and (part or make_part)(
+            axis, spec[axis], *given, allow=allow, where=where
+        )
 
     dims = backbone.dims
     memory = target_class(spec["memory"]["_target_"], allow=allow)
@@ -95,15 +132,16 @@ def _mixer(spec: Model, backbone: Backbone, allow: tuple[str, ...], where: str) 
     feature_map = make("feature_map", dims)
     parts = {axis: make(axis, dims) for axis in AXES if axis not in ("memory", "feature_map")}
     parts |= {"memory": make("memory", dims, feature_map.width), "feature_map": feature_map}
+    layer = ExponentialMemory if is_kernel(spec, allow) else NeuralMemory
     try:
-        if is_kernel(spec, allow):
-            return ExponentialMemory(dims, **parts, chunk=spec["chunk"])
-        return NeuralMemory(dims, **parts, **{key: spec[key] for key in LAYER})
+        return layer(dims, **parts, **{key: spec[key] for key in LAYER})
     except ValueError as error:
         raise UserError(f"{where}: {error}" if where else str(error)) from error
 
 
-def _make(axis: str, component: Model, *given: object, allow: tuple[str, ...], where: str) -> Any:
+def make_part(
+    axis: str, component: Model, *given: object, allow: tuple[str, ...], where: str
+) -> Any:
     """Instantiate one component; what its constructor refuses is the user's mistake."""
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate

@@ -201,7 +201,7 @@ def apply(
     changed = dict(model)
     present = changed.get(axis)
     if key in LAYER:
-        if not _has_chunk(model, allow) or (key == "read" and is_kernel(model, allow)):
+        if not _has_chunk(model, allow):
             raise Inactive(f"{_place(where)}{key} is not active in {model['name']}.")
         changed[key] = value
     elif option or _is_number(value):
@@ -323,7 +323,7 @@ def resolve(
         if not whole and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
             raise UserError(f"{_place(where)}chunk is {chunk!r}; it must be a whole number >= 1.")
         resolved["chunk"] = chunk
-        resolved["read"] = None if is_kernel(model, allow) else _read(model, where)
+        resolved["read"] = _read(model, where)
     for group in GROUPS:
         component = _component(model, group)
         resolved[group] = (
@@ -336,7 +336,7 @@ def resolve(
 
 def _read(model: Model, where: str) -> str:
     """When a token reads the memory: after its own write, unless the model says otherwise."""
-    from ablate.components.neural_memory import READS
+    from ablate.components.memory_layer import READS
 
     read = model.get("read") or READS[0]
     if read not in READS:

@@ -149,8 +149,8 @@ def test_an_inactive_axis_or_option_is_told_apart_from_a_mistake() -> None:
         apply(compose_model("deltanet"), "feature_map.degree", 2)
     with pytest.raises(Inactive, match="chunk is not active in transformer"):
         apply(compose_model("transformer"), "chunk", 2)
-    with pytest.raises(Inactive, match="read is not active in deep_transformer"):
-        apply(compose_model("deep_transformer"), "read", "before")
+    with pytest.raises(Inactive, match="read is not active in transformer"):
+        apply(compose_model("transformer"), "read", "before")
     with pytest.raises(UserError, match="'befor' is no value of read. Did you mean 'before'?"):
         resolve(apply(compose_model("atlas"), "read", "befor"))
 

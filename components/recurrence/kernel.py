@@ -40,7 +40,7 @@ class KernelState:
     inner: with a span, what the tokens wrote to the later weights, (z, u) each, in place of having
     written it. recent_keys, recent_values: the last c-1 tokens, of which the last `filled` are
     real. said: what they left for the window's gates, if anything. position: tokens already in the
-    open chunk.
+    open chunk. tokens: all so far. Where positions count, `keys` of tokens are turned by theirs.
     """
 
     keys: Float[Tensor, "b h s d"]
@@ -54,6 +54,7 @@ class KernelState:
     said: Tensor | None
     filled: int
     position: int
+    tokens: int = 0
 
 
 def run_kernel(
@@ -70,6 +71,10 @@ def run_kernel(
     """
     rows, halo = q.shape[0], rule.window - 1
     keys = torch.cat([state.recent_keys, k], dim=1)
+    turned_q, turned_keys = q, keys
+    if rule.turn is not None:
+        turned_q = rule.turn(q, state.tokens)
+        turned_keys = rule.turn(keys, state.tokens - halo)
     values = torch.cat([state.recent_values, v], dim=1)
     flat = _flattened(state)
     advance = advance_solved if rule.solve else advance_frozen
@@ -83,7 +88,9 @@ def run_kernel(
             flat = replace(flat, filled=0) if rule.truncated else flat
         block = Block(
             _rows(q[:, token]),
+            _rows(turned_q[:, token]),
             _rows(keys[:, start : end + halo]),
+            _rows(turned_keys[:, start : end + halo]),
             _rows(values[:, start : end + halo]),
             _rows(gates.keep[:, token]),
             _rows(gates.lr[:, token]),
@@ -97,7 +104,8 @@ def run_kernel(
     if flat.position == 0 and rule.chunk is not None:
         flat = replace(flat, base=flat.values[:, :0], base_weights=())
     recent = [part[:, part.shape[1] - halo :] for part in (keys, values)]
-    return torch.cat(outputs, dim=1), _unflattened(flat, rows, *recent)
+    after = _unflattened(flat, rows, *recent)
+    return torch.cat(outputs, dim=1), replace(after, tokens=state.tokens + q.shape[1])
 
 
 def _length(rule: KernelRule, left: int, position: int) -> int:

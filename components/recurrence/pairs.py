@@ -26,7 +26,9 @@ class KernelRule:
     chunk: tokens whose gradients share one memory; None takes all at the sequence's start. window:
     c. truncated: windows end at their chunk's start. normalised: divide reads of the first weight
     by the mass of what they see. span: a read sees so many tokens; None for all. solve: errors at
-    every token's own memory, by one solve.
+    every token's own memory, by one solve. anchors: keys that the cache begins with, which stand at
+    no position. turn: rotates `[b t h d]` by its positions from a first one on. read_before: a
+    token reads the memory before its own write.
     """
 
     memory: Memory
@@ -38,6 +40,9 @@ class KernelRule:
     normalised: bool = False
     span: int | None = None
     solve: bool = False
+    anchors: int = 0
+    turn: Callable[[Tensor, int], Tensor] | None = None
+    read_before: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,12 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Block:
-    """Tokens that are read at once, and their sources."""
+    """Tokens that are read at once, and their sources; `turned` by their positions."""
 
     queries: Tensor  # p n d
+    turned_queries: Tensor  # p n d
     keys: Tensor  # p i d
+    turned_keys: Tensor  # p i d
     values: Tensor  # p i e
     keep: Tensor  # p n
     lr: Tensor  # p n
@@ -67,10 +74,22 @@ class Block:
 
 
 def read_pairs(
-    rule: KernelRule, reader: Float[Tensor, "p n d"], keys: Tensor, values: Tensor
+    rule: KernelRule,
+    reader: Float[Tensor, "p n d"],
+    turned: Float[Tensor, "p n d"],
+    keys: Tensor,
+    values: Tensor,
 ) -> Tensor:
     """W phi*(x) of a first weight that is made of pairs."""
-    return _finished(rule, rule.kernel(reader, keys) @ values)
+    return _finished(rule, kernel_to_cache(rule, reader, turned, keys) @ values)
+
+
+def kernel_to_cache(rule: KernelRule, reader: Tensor, turned: Tensor, keys: Tensor) -> Tensor:
+    """K(x, keys), p n s: anchors stand at no position, so they meet readers that are not turned."""
+    if rule.turn is None:
+        return rule.kernel(reader, keys)
+    anchors, tokens = keys[:, : rule.anchors], keys[:, rule.anchors :]
+    return torch.cat([rule.kernel(reader, anchors), rule.kernel(turned, tokens)], dim=-1)
 
 
 def first_outputs(rule: KernelRule, front: Tensor) -> Weights:
@@ -106,12 +125,25 @@ class _Made:
 def advance_frozen(rule: KernelRule, x: Block, state: Pairs) -> tuple[Tensor, Pairs]:
     """Errors of all tokens at the chunk's first memory; reads as one attention."""
     made = _make(rule, x, state)
-    return _read(rule, x, state, made), _keep(rule, x, state, made)
+    seen = _before(made) if rule.read_before else made
+    return _read(rule, x, state, seen), _keep(rule, x, state, made)
+
+
+def _before(made: _Made) -> _Made:
+    """What token n finds: what the one before it leaves."""
+    carry = _row_before(made.carry, 1.0)
+    read, presence = _row_before(made.read, 0.0), _row_before(made.presence, 0.0)
+    return replace(made, carry=carry, read=read, presence=presence)
+
+
+def _row_before(part: Tensor, first: float) -> Tensor:
+    return F.pad(part[:, :-1], (0, 0, 1, 0), value=first)
 
 
 def _make(rule: KernelRule, x: Block, state: Pairs) -> _Made:
     base_keys = state.keys[:, : state.base.shape[1]]
-    found = first_outputs(rule, read_pairs(rule, x.keys, base_keys, state.base))
+    front = read_pairs(rule, x.keys, x.turned_keys, base_keys, state.base)
+    found = first_outputs(rule, front)
     # A memory asks for the weights of later maps only, by their place among all.
     us, zs = rule.memory.gradients(
         found, x.keys, (*found, *state.base_weights), lambda y: rule.error(y, x.values)
@@ -130,7 +162,8 @@ def _make(rule: KernelRule, x: Block, state: Pairs) -> _Made:
 
 def _read(rule: KernelRule, x: Block, state: Pairs, made: _Made) -> Tensor:
     """Outputs of the block's tokens."""
-    cached, fresh = rule.kernel(x.queries, state.keys), rule.kernel(x.queries, x.keys)
+    cached = kernel_to_cache(rule, x.queries, x.turned_queries, state.keys)
+    fresh = rule.kernel(x.turned_queries, x.turned_keys)
     read, presence, old = made.read, made.presence, state.keys.shape[1]
     seen = _seen(rule, x, state)
     if seen is not None:
@@ -157,10 +190,10 @@ def _seen(rule: KernelRule, x: Block, state: Pairs) -> Tensor | None:
     """With a span, 1 where a query sees a pair: of the cache, then of the sources."""
     if rule.span is None:
         return None
-    anchors, n = state.base.shape[1], x.queries.shape[1]
+    anchors, n = rule.anchors, x.queries.shape[1]
     old = state.keys.shape[1] - anchors
     device = x.queries.device
-    query = torch.arange(n, device=device).unsqueeze(-1)
+    query = torch.arange(n, device=device).unsqueeze(-1) - int(rule.read_before)
     place = torch.cat([
         torch.arange(-old, 0, device=device), torch.arange(1 - rule.window, n, device=device)
     ])  # fmt: skip
@@ -193,7 +226,7 @@ def _with_block(
     written = _with_mass(rule, written, F.pad(mass, (0, 0, halo, 0)))
     return replace(
         state,
-        keys=torch.cat([state.keys, x.keys[:, halo:]], dim=1),
+        keys=torch.cat([state.keys, x.turned_keys[:, halo:]], dim=1),
         values=_appended(state.values, carry, written, halo, state.filled),
     )
 
@@ -210,8 +243,9 @@ def _appended(old: Tensor, carry: Tensor, written: Tensor, halo: int, filled: in
 def _forgotten(rule: KernelRule, state: Pairs) -> Pairs:
     """Drop the tokens that no later query sees; the anchors stay."""
     assert rule.span is not None
-    anchors = state.base.shape[1]
-    drop = max(0, state.keys.shape[1] - anchors - (rule.span - 1))
+    anchors = rule.anchors
+    left = rule.span - 1 + int(rule.read_before)
+    drop = max(0, state.keys.shape[1] - anchors - left)
     if not drop:
         return state
     keys, values = (
@@ -234,11 +268,11 @@ def advance_solved(rule: KernelRule, x: Block, state: Pairs) -> tuple[Tensor, Pa
     decay = decay_matrix(x.keep)
     carry = x.keep[:, :1] * decay[..., 0]
     # Row n of what token n finds: row n-1 of what it leaves.
-    before = F.pad(decay[:, :-1], (0, 0, 1, 0))
+    before = _row_before(decay, 0.0)
     carry_before = F.pad(carry[:, :-1], (1, 0), value=1.0)
     step = (x.lr.unsqueeze(-1) * x.gamma).flatten(1).unsqueeze(1)
-    among = rule.kernel(x.keys, x.keys)
-    found = rule.kernel(x.keys, state.keys) @ state.values
+    among = rule.kernel(x.turned_keys, x.turned_keys)
+    found = kernel_to_cache(rule, x.keys, x.turned_keys, state.keys) @ state.values
     pairs = among[:, source][:, :, source] * before[:, token][:, :, token] * step
     plain = carry_before[:, token].unsqueeze(-1) * found[:, source]
     if rule.normalised:
@@ -249,10 +283,12 @@ def advance_solved(rule: KernelRule, x: Block, state: Pairs) -> tuple[Tensor, Pa
     right = plain - x.values[:, source]
     errors = torch.linalg.solve_triangular(pairs, right, upper=False, unitriangular=True)
     written = -step.mT * errors
-    fresh = rule.kernel(x.queries, x.keys)
-    reads = torch.bmm(fresh[:, :, source] * decay[:, :, token], written)
-    mass = (fresh[..., c - 1 :] * decay).sum(-1, keepdim=True)
-    old = carry.unsqueeze(-1) * torch.bmm(rule.kernel(x.queries, state.keys), state.values)
+    fresh = rule.kernel(x.turned_queries, x.turned_keys)
+    sees, still = (before, carry_before) if rule.read_before else (decay, carry)
+    reads = torch.bmm(fresh[:, :, source] * sees[:, :, token], written)
+    mass = (fresh[..., c - 1 :] * sees).sum(-1, keepdim=True)
+    cached = kernel_to_cache(rule, x.queries, x.turned_queries, state.keys)
+    old = still.unsqueeze(-1) * torch.bmm(cached, state.values)
     y = _finished(rule, old + _with_mass(rule, reads, mass))
     last = decay[:, -1:].mT
     sums = torch.zeros_like(x.values).index_add(1, source, last[:, token] * written)
