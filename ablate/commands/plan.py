@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from ablate.analysis.formatting import DASH, count, duration, level, several, size
+from ablate.analysis.formatting import count, duration, several, size
 from ablate.commands.ledgers import find_cell
+from ablate.commands.plan_table import print_cells
 from ablate.commands.terminal import OK, console, print_json
 from ablate.home import ledger_path
 from ablate.sweep.driver import AGAIN
@@ -21,7 +20,6 @@ from ablate.sweep.records import TrialRecord
 
 if TYPE_CHECKING:
     from ablate.study.plan import Cell, Plan
-    from ablate.study.schema import Scalar
 
 _MISSING = TrialRecord("", "", 0, "missing")
 _ROWS = 100
@@ -42,16 +40,17 @@ class PlanOptions:
 
 def plan_command(study: str, overrides: Sequence[str], options: PlanOptions) -> int:
     """Print the plan; start nothing, and write nothing but the page that was asked for."""
+    from ablate.study.load import load_study
+
+    # Reading finds most mistakes, and PyTorch, which planning needs, takes seconds to load.
+    declared, file = load_study(study, list(overrides), config_dirs=options.config_dirs)
+
     from ablate.study.budget import parse_budget, propose
-    from ablate.study.plan import make_plan
+    from ablate.study.plan import plan_study
 
     budget = parse_budget(options.budget) if options.budget else None
-    plan = make_plan(
-        study,
-        list(overrides),
-        config_dirs=options.config_dirs,
-        allow=options.allow,
-        probe=options.probe,
+    plan = plan_study(
+        declared, file, config_dirs=options.config_dirs, allow=options.allow, probe=options.probe
     )
     out = console()
     proposals = propose(plan.cells, plan.power, budget) if budget else []
@@ -81,7 +80,7 @@ def show_plan(plan: Plan, out: Console) -> None:
     task = f"task {plan.task}, measure {plan.measure['primary']} ({plan.measure['goal']})"
     seeds = f"seeds {', '.join(map(str, plan.seeds))}"
     out.print(f"{task}, {seeds}, design {plan.design}", style="dim", markup=False)
-    out.print(_table(plan))
+    print_cells(plan.cells[:_ROWS], {cell.id: cell.label for cell in plan.cells}, out)
     if len(plan.cells) > _ROWS:
         out.print(f"... and {len(plan.cells) - _ROWS:,} more; --json has all", style="dim")
     for key, choice in plan.search.get("space", {}).items():
@@ -129,34 +128,6 @@ def _known(plan: Plan) -> dict[str, TrialRecord]:
         return {}
     with Ledger.open(path, read_only=True) as ledger:
         return {record.trial_id: record for record in ledger.trials()}
-
-
-def _table(plan: Plan) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    names = ("cell", "changed", "compared with")
-    for name in names:
-        table.add_column(name)
-    for name in ("parameters", "state", "FLOPs/token", "memory", "time/trial"):
-        table.add_column(name, justify="right")
-    labels = {cell.id: cell.label for cell in plan.cells}
-    for cell in plan.cells[:_ROWS]:
-        cost, about = cell.cost, "" if cell.counted else "~"
-        table.add_row(
-            escape(cell.label),
-            escape(changes(cell.changed)),
-            escape(labels.get(cell.compared_with or "", "")),
-            about + count(cost.parameters),
-            about + size(cost.state_bytes),
-            about + count(cost.flops_per_token),
-            DASH if cost.memory_bytes is None else "~" + size(cost.memory_bytes),
-            ("~" if cost.time_from == "estimate" else "") + duration(cost.seconds_per_trial),
-        )
-    return table
-
-
-def changes(changed: dict[str, list[Scalar]]) -> str:
-    """Write what differs between two cells: ``window: 4 -> 1``."""
-    return ", ".join(f"{key}: {level(a)} -> {level(b)}" for key, (a, b) in changed.items())
 
 
 def _matching(cell: Cell) -> list[str]:

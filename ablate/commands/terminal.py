@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import typer
 from rich.console import Console
 
+from ablate.commands.allowed import admit
 from ablate.errors import Failure, UserError
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -30,12 +31,13 @@ Command = TypeVar("Command", bound=Callable[..., int])
 def guarded(command: Command) -> Command:
     """Make of a function that returns an exit code a command that never shows a traceback.
 
-    ABLATE_DEBUG=1 shows it.
+    ABLATE_DEBUG=1 shows it. The packages of ``--allow`` are found first.
     """
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> NoReturn:
         try:
+            admit(kwargs.get("allow") or ())
             code = command(*args, **kwargs)
         except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
             raise
@@ -66,9 +68,13 @@ def first_line(text: object) -> str:
 
 
 def console(*, quiet: bool = False) -> Console:
-    """Return a console on standard output as it is now; plain lines when it is no terminal."""
+    """Return a console on standard output as it is now; plain lines when it is no terminal.
+
+    COLUMNS sets the width of both.
+    """
     stream = sys.stdout
-    wide = None if stream.isatty() else 200
+    given = os.environ.get("COLUMNS", "")
+    wide = None if stream.isatty() else int(given) if given.isdecimal() and int(given) else 200
     return Console(file=stream, quiet=quiet, highlight=False, width=wide)
 
 

@@ -41,6 +41,7 @@ class Cell:
         warnings: what to know about this cell.
         matched: how it was made as large as the cell that it is compared with.
         counted: whether its costs were counted; else they follow from cells that change one factor.
+        built: whether its model was built, so that its values are valid and its parameters exact.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Cell:
     warnings: tuple[str, ...] = ()
     matched: Matched | None = None
     counted: bool = True
+    built: bool = True
 
 
 @dataclass(frozen=True)

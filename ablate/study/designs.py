@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from ablate.errors import UserError, unknown
@@ -118,7 +119,7 @@ def points(design: Design, factors: tuple[Factor, ...], where: str) -> list[Poin
         where,
         lambda levels: all(holds(levels) for holds in rules.values()),
     )
-    _refuse_many(space)
+    refuse_many(design, factors, where)
     found = _in_blocks(list(KINDS[design.kind](space)), blocks)
     for factor in factors:
         if not any(factor.key in point.levels for point in found):
@@ -147,25 +148,35 @@ def _in_blocks(inner: list[Point], blocks: tuple[Factor, ...]) -> list[Point]:
     return list(found.values())
 
 
-def _refuse_many(space: Space) -> None:
-    design, count = space.design, space.count
-    if design.kind == "path" and design.orders == "all":
-        count = 2 ** len(space.factors)
-    elif design.kind != "full":
-        return
-    if min(count, design.cap or count) <= MAX_POINTS:
-        return
+def refuse_many(design: Design, factors: tuple[Factor, ...], where: str) -> None:
+    """Refuse a design of too many cells; they are counted, none is made.
+
+    Raises:
+        UserError: with smaller designs of the same factors.
+    """
+    blocks = tuple(factor for factor in factors if factor.key in design.blocks)
+    space = Space(design, tuple(factor for factor in factors if factor not in blocks), where)
+    times = math.prod(len(block.levels) for block in blocks)
     fewer = 1 + sum(len(unit[0].levels) - 1 for unit in space.units)
-    smaller = f"orders: one has {len(space.factors) + 1}"
     if design.kind == "full":
+        inner = min(space.count, design.cap or space.count)
         smaller = (
-            f"kind: one_factor has {fewer:,}; kind: fractional tells all main effects apart in "
-            f"about {fewer + max(2, fewer // 4):,}; cap: 200 draws so many at random"
+            f"kind: one_factor has {fewer * times:,}; kind: fractional tells all main effects "
+            f"apart in about {(fewer + max(2, fewer // 4)) * times:,}; cap: 200 draws so many at "
+            "random"
         )
-    raise UserError(
-        f"{space.where}: {count:,} cells, at most {MAX_POINTS:,} are run. {smaller}; "
-        "or give fewer levels."
-    )
+    elif design.kind == "path" and design.orders == "all":
+        inner = 2 ** len(space.factors)
+        smaller = f"orders: one has {(len(space.factors) + 1) * times}"
+    else:
+        inner = fewer
+        smaller = "fewer blocks have fewer cells"
+    count = inner * times
+    if count > MAX_POINTS:
+        raise UserError(
+            f"{where}: {count:,} cells, at most {MAX_POINTS:,} are run. {smaller}; "
+            "or give fewer levels."
+        )
 
 
 def _rules(design: Design, where: str) -> dict[str, Holds]:

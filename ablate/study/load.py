@@ -13,6 +13,8 @@ import ablate.experiments
 import ablate.search_spaces
 from ablate.errors import UserError, unknown
 from ablate.experiments.catalogue import study_names, study_path
+from ablate.study.designs import refuse_many
+from ablate.study.factors import make_factors
 from ablate.study.schema import Design, Study, keys_of, validate
 from ablate.study.strict_yaml import parse, read
 from ablate.trial.space import GROUPS, ConfigDirs
@@ -30,13 +32,18 @@ def load_study(
 
     Raises:
         UserError: no such study, YAML that cannot be read, an include that fails, an override that
-            makes no sense, or content that the schema refuses.
+            makes no sense, content that the schema refuses, or a design of too many cells.
     """
     file = find_study(study, config_dirs)
     content = compose_study(file, config_dirs)
     for override in overrides:
         content = override_with(content, override)
-    return validate(content, file), file
+    declared = validate(content, file)
+    for key, design in declared.all_designs.items():
+        if design.kind == "full":
+            place = f"{file.name}: {key}"
+            refuse_many(design, make_factors(design, place), place)
+    return declared, file
 
 
 def find_study(study: str | Path, config_dirs: ConfigDirs = ()) -> Path:

@@ -145,7 +145,19 @@ def make_plan(
     Raises:
         UserError: anything wrong with the study, with file and key.
     """
-    declared, file = load_study(study, overrides, config_dirs=config_dirs)
+    loaded = load_study(study, overrides, config_dirs=config_dirs)
+    return plan_study(*loaded, config_dirs=config_dirs, allow=allow, probe=probe)
+
+
+def plan_study(
+    declared: Study,
+    file: Path,
+    *,
+    config_dirs: ConfigDirs = (),
+    allow: Sequence[str] = (),
+    probe: bool = False,
+) -> Plan:
+    """The plan of a study that is read already; the rest of `make_plan`."""
     workshop = Workshop(declared, file.name, config_dirs, tuple(allow))
     laid = make_cells(workshop)
     _check_claims(declared.claims, laid.cells, file.name)

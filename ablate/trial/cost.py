@@ -163,13 +163,13 @@ def count_parameters(
     Raises:
         UserError: a value that a constructor refuses.
     """
-    short, times = _shortest(model)
+    short, times = shortest(model)
     built = build_model(short, vocab, seed=0, device="meta", allow=allow, where=where)
     blocks = _size(built.blocks)
     return _size(built) - blocks + times * blocks
 
 
-def _shortest(model: Model) -> tuple[Model, int]:
+def shortest(model: Model) -> tuple[Model, int]:
     """The model with as few blocks as repeat, and how often they do.
 
     All blocks are alike, or those of one period of a hybrid that takes turns.
@@ -206,7 +206,7 @@ def count_work(
 @functools.lru_cache(maxsize=1024)
 def _count(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Work:
     """Count the blocks that repeat, and what is around the blocks."""
-    spec, times = _shortest(json.loads(model))
+    spec, times = shortest(json.loads(model))
     device = "cpu" if _is_small(spec, context) else "meta"
     # Tensors this small are slower on many threads, and far slower on a busy machine.
     with threads(1):

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from ablate.components.backbone import Backbone
 from ablate.components.dims import Dims
 from ablate.components.neural_memory import NeuralMemory
-from ablate.trial.build import _mixer, build_model, initialise
+from ablate.trial.build import build_model, initialise, make_mixer
 from ablate.trial.space import apply, compose_model, resolve
 from ablate.trial.train import token_loss
 
@@ -82,7 +82,7 @@ SYSTEMS: dict[str, Callable[[Tensor, Token], Tensor]] = {
 
 
 def _layer(name: str) -> NeuralMemory:
-    mixer = _mixer(resolve(compose_model(name)), Unequal(), (), "")
+    mixer = make_mixer(resolve(compose_model(name)), Unequal(), (), "")
     assert isinstance(mixer, NeuralMemory)
     initialise(mixer, 0)
     return mixer.double()
