@@ -33,9 +33,13 @@ class Backbone:
         head_dim: key and value width of a head; None means dim / heads.
         conv_width: taps of the causal convolution on q, k and v; 1 looks at no other token.
         mlp_ratio: hidden width of the SwiGLU MLP over `dim`, rounded to a multiple of 8.
+        embedding_std: standard deviation of the embeddings at the start; None means
+            1 / sqrt(dim). Small ones (0.02) let the layers outweigh a token's own vector early,
+            which recall tasks want and language less so.
 
     Raises:
-        ValueError: a width below 1, `mlp_ratio` not above 0, or heads that do not divide dim.
+        ValueError: a width below 1, heads that do not divide dim, or `mlp_ratio` or
+            `embedding_std` not above 0.
     """
 
     dim: int = 64
@@ -44,6 +48,7 @@ class Backbone:
     head_dim: int | None = None
     conv_width: int = 4
     mlp_ratio: float = 8 / 3
+    embedding_std: float | None = None
 
     axes: ClassVar[tuple[str, ...]] = ()
     principal: ClassVar[str | None] = None
@@ -58,6 +63,11 @@ class Backbone:
                 raise ValueError(f"backbone.{name}={given!r}: must be a whole number >= 1")
         if not self.mlp_ratio > 0:
             raise ValueError(f"backbone.mlp_ratio={self.mlp_ratio!r}: must be above 0")
+        if self.embedding_std is not None and not self.embedding_std > 0:
+            raise ValueError(
+                f"backbone.embedding_std={self.embedding_std!r}: must be above 0, or None for "
+                "1 / sqrt(dim)"
+            )
         if self.head_dim is None and self.dim % self.heads:
             raise ValueError(
                 f"backbone.heads={self.heads} does not divide backbone.dim={self.dim}: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,12 @@ class LanguageModel(nn.Module):
         self.blocks = nn.ModuleList(Block(backbone, mixer) for mixer in mixers)
         self.norm = RMSNorm(backbone.dim)
         self.head = nn.Linear(backbone.dim, vocab, bias=False)
+
+    def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Draw the embeddings again where the backbone says how large they are."""
+        std = self.backbone.embedding_std
+        if std is not None:
+            nn.init.normal_(self.embedding.weight, std=std, generator=stream("embedding.weight"))
 
     def forward(
         self,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -171,3 +173,16 @@ def test_one_mixer_per_layer_is_needed() -> None:
     backbone = Backbone(dim=8, heads=2)
     with pytest.raises(ValueError, match="1 mixers for backbone.layers=2"):
         LanguageModel(VOCAB, backbone, [SoftmaxAttention(backbone.dims)])
+
+
+def test_embeddings_have_the_size_that_the_backbone_says() -> None:
+    made = {}
+    for std in (None, 0.02, 0.04):
+        backbone = Backbone(dim=64, layers=1, embedding_std=std)
+        model = LanguageModel(256, backbone, [SoftmaxAttention(backbone.dims)])
+        made[std] = cast(LanguageModel, initialise(model)).embedding.weight.detach()
+    assert abs(made[0.02].std().item() - 0.02) < 1e-3
+    torch.testing.assert_close(made[0.04], 2 * made[0.02])
+    assert made[None].std().item() > 0.1
+    with pytest.raises(ValueError, match=r"embedding_std=0.0: must be above 0"):
+        Backbone(embedding_std=0.0)
