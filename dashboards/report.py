@@ -106,6 +106,7 @@ def html_report(results: StudyResults, *, paper: Published | None = None, live: 
         broken=broken_trials(results),
         facts=provenance.provenance(results),
         commands=provenance.commands(results),
+        again=provenance.reproduction(results),
         config=provenance.baseline_config(results),
         needed=seeds_needed(max(1, comparisons.family)),
         colours=theme.colours(comparisons.rows),
@@ -161,8 +162,14 @@ def _markdown_report(results: StudyResults, paper: Published | None) -> str:
         "\n".join(f"- {markdown(s.text)}" for s in conclusion.statements),
         *(section.markdown().rstrip("\n") for section in sections.values()),
         tables.levels_table(results).markdown().rstrip("\n"),
+        *_again(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _again(results: StudyResults) -> list[str]:
+    again = provenance.reproduction(results)
+    return ["## Reproduce", again.caption, again.markdown().rstrip("\n")] if again.rows else []
 
 
 def _latex_report(results: StudyResults, paper: Published | None) -> str:

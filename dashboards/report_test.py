@@ -16,6 +16,7 @@ import pytest
 from ablate.analysis.example_designs import factorial_study, size_study
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import Cell, Curve, StudyResults, Trial
+from ablate.dashboards.provenance import reproduction
 from ablate.dashboards.report import html_report, report_bytes
 from ablate.errors import UserError
 
@@ -84,6 +85,24 @@ def test_the_page_says_everything_and_fetches_nothing(tmp_path: Path) -> None:
 def test_the_same_results_give_the_same_bytes() -> None:
     first = html_report(example_study(states=BROKEN))
     assert first == html_report(example_study(states=BROKEN))
+
+
+def test_each_row_has_the_command_that_reproduces_it() -> None:
+    results = example_study(states={("window=1", 0): "failed", ("window=4", 0): "missing"})
+    own = {"model": {"memory": {"_target_": "my_parts.Memory"}}}
+    odd = dataclasses.replace(results.cells[3], label="feature map = 2", config=own)
+    results = dataclasses.replace(results, cells=(*results.cells[:3], odd, *results.cells[4:]))
+    rows = {row[0]: row[1:] for row in reproduction(results).rows}
+    facts = ("5f0c1d7e", "9b1d0c4e55af", "4c1f09ab31d2")
+    assert rows["baseline"] == ("ablate reproduce atlas-components baseline --seed 0", *facts)
+    assert rows["window=1"][0] == "ablate reproduce atlas-components window=1 --seed 1"
+    assert rows["feature map = 2"][0] == (
+        "ablate reproduce atlas-components 'feature map = 2' --seed 1 --allow my_parts"
+    )
+    page, text = Page(html_report(results)), report_bytes(results, "md").decode()
+    for command, *_ in rows.values():
+        assert command in page.text
+        assert command in text.replace("\\_", "_")
 
 
 def test_names_never_become_markup() -> None:

@@ -88,8 +88,9 @@ def mean_text(row: Row, decimals: int) -> str:
 
 
 def seeds_text(row: Row) -> str:
-    """Write the number of seeds with a value, and what became of the others."""
+    """Write the number of seeds with a value, what became of the others, and what is old."""
     others = [f"{n} {state}" for state, n in sorted(row.counts.items()) if state != "done"]
+    others += [f"{row.older} of older code"] if row.older else []
     n = str(row.summary.n) if row.summary.n == row.planned else f"{row.summary.n}/{row.planned}"
     return f"{n} ({', '.join(others)})" if others else n
 
@@ -161,6 +162,7 @@ def records(results: StudyResults) -> list[dict[str, Any]]:
             "measure": results.primary,
             **_raw(row),
             **{state: row.counts.get(state, 0) for state in states},
+            "older_code": row.older,
             "verdict": row.verdict.value,
         }
         for row in comparisons.rows

@@ -74,6 +74,25 @@ def test_markdown_numbers() -> None:
     assert fields[5:7] == ["0.25", "1.00"]
 
 
+def test_results_of_older_code_are_marked_in_every_format() -> None:
+    results = example_study()
+    trials = tuple(
+        dataclasses.replace(trial, older_code=trial.cell == results.cells[4].id and trial.seed < 2)
+        for trial in results.trials
+    )
+    results = dataclasses.replace(results, trials=trials)
+    mark = "3 (2 of older code)"
+    assert [mark in line for line in markdown_table(results).splitlines()[2:]].index(True) == 4
+    for text in (markdown_table(results), latex_table(results)):
+        assert text.count(mark) == 1
+    rows = list(csv.DictReader(io.StringIO(csv_table(results))))
+    assert [row["older_code"] for row in rows] == ["0"] * 4 + ["2"] + ["0"] * 4
+    page = report_bytes(results, "html").decode()
+    assert page.count('<small class="state older">2 of older code</small>') == 1
+    assert "2 results were made by older code" in page
+    assert "2 kept although the code has changed since: window=1" in page
+
+
 def test_conditional_factors_are_not_applicable() -> None:
     line = next(
         line for line in levels_table(example_study()).markdown().splitlines() if "=gd" in line

@@ -30,7 +30,8 @@ class Row:
     """One line of the ablation table.
 
     `effect` is None for the reference itself and where there is nothing to compare with.
-    `better` says whether the paired difference points in the direction of the goal.
+    `better` says whether the paired difference points in the direction of the goal, `older` how
+    many of its trials were made by older code and kept.
     """
 
     cell: Cell
@@ -49,6 +50,7 @@ class Row:
     seconds: float | None
     peak_memory: float | None
     area: float | None
+    older: int
 
     @property
     def planned(self) -> int:
@@ -145,6 +147,7 @@ def _row(results: StudyResults, cell: Cell, span: tuple[float, float] | None) ->
         seconds=_mean(trial.summary.get("seconds") for trial in done),
         peak_memory=_mean(trial.summary.get("peak_memory_bytes") for trial in done),
         area=_area(results, cell, span),
+        older=sum(trial.older_code for trial in trials),
     )
 
 

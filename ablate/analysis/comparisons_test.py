@@ -47,10 +47,19 @@ def test_three_seeds_can_never_be_significant_and_the_report_says_so() -> None:
     assert not comparisons.having(Verdict.SIGNIFICANT)
     conclusion, sentences = texts(results)
     assert conclusion.headline.startswith("None of the 8 comparisons is significant")
-    assert conclusion.limits[0].startswith("The largest difference is that of memory=matrix: +0.0")
+    assert conclusion.limits[0].startswith(
+        "The largest measured difference is that of memory=matrix: +0.0"
+    )
+    assert conclusion.limits[0].endswith("not established at this number of seeds.")
     assert "smallest p-value that can be reached is 0.25" in conclusion.limits[1]
     assert "over 8 comparisons needs 9 seeds" in conclusion.limits[1]
-    assert "(smallest reachable with 3 seeds: 0.25), not significant" in sentences["window=1"]
+    said = sentences["window=1"]
+    assert "p = 0.25 (smallest reachable with 3 seeds: 0.25), adjusted p = 1.00: not est" in said
+    # Nothing that is not established is called better or worse, in either direction.
+    assert all("better" not in text and "worse" not in text for text in sentences.values())
+    assert "window=1 measured 0.0" in said
+    assert " bits per byte higher than baseline (95 % interval of the difference [0.0" in said
+    assert " bits per byte lower than baseline " in sentences["retention=none"]
 
 
 def test_one_seed_gives_differences_without_interval_or_p() -> None:
@@ -60,7 +69,7 @@ def test_one_seed_gives_differences_without_interval_or_p() -> None:
     assert rows["window=1"].p_holm is None
     conclusion, sentences = texts(example_study(seeds=1))
     assert conclusion.headline.startswith("No difference can be tested")
-    assert "no interval and no p-value" in sentences["window=1"]
+    assert sentences["window=1"].endswith("no interval and no p-value, so nothing is established.")
 
 
 def test_only_seeds_that_finished_in_both_cells_are_paired() -> None:
@@ -136,5 +145,25 @@ def test_a_baseline_that_is_not_in_the_plan() -> None:
 
 @pytest.mark.parametrize(("goal", "word"), [("min", "worse"), ("max", "better")])
 def test_the_goal_decides_what_better_means(goal: str, word: str) -> None:
-    results = dataclasses.replace(example_study(), goal=goal)
-    assert f"memory=matrix is {word} than baseline by 0.0" in texts(results)[1]["memory=matrix"]
+    results = dataclasses.replace(example_study(seeds=10, noise=0.002), goal=goal)
+    said = texts(results)[1]["memory=matrix"]
+    assert said.startswith(f"memory=matrix is {word}: 0.06")
+    assert "higher than baseline (95 % interval of the difference [0.0" in said
+    assert said.endswith(": significant after Holm.")
+
+
+def test_results_of_older_code_are_counted_and_said() -> None:
+    results = example_study()
+    kept = {"window=1": 2, "window=4": 1}
+    trials = []
+    for trial in results.trials:
+        cell = results.cell(trial.cell)
+        assert cell is not None
+        trials.append(dataclasses.replace(trial, older_code=trial.seed < kept.get(cell.label, 0)))
+    results = dataclasses.replace(results, trials=tuple(trials))
+    rows = by_label(compare(results))
+    assert {label: row.older for label, row in rows.items() if row.older} == kept
+    (said,) = (text for text in texts(results)[0].limits if "older code" in text)
+    assert said.startswith(
+        "3 results were made by older code than the plan's and kept, in window=4"
+    )

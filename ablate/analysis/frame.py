@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Trial:
-    """The latest attempt at one cell with one seed."""
+    """The latest attempt at one cell with one seed.
+
+    `older_code` says that its code is not that of the plan, and that the user kept it for all that.
+    """
 
     id: str
     cell: str
@@ -58,6 +61,7 @@ class Trial:
     info: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
     in_plan: bool = True
+    older_code: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +183,7 @@ def load_results(ledger: Ledger) -> StudyResults:
     if plan is None:
         raise ValueError("the ledger holds no plan: run the study first")
     records = ledger.trials()
+    kept = frozenset(ledger.get("kept_stale", []))
     cells = tuple(_cell(entry) for entry in plan["cells"])
     task = cells[0].config.get("task") or {} if cells else {}
     seeds = tuple(int(seed) for seed in plan["seeds"])
@@ -192,7 +197,7 @@ def load_results(ledger: Ledger) -> StudyResults:
         goal=str(plan["measure"]["goal"]),
         seeds=seeds,
         cells=cells,
-        trials=_with_missing(tuple(_trial(record) for record in records), cells, seeds),
+        trials=_with_missing(tuple(_trial(record, kept) for record in records), cells, seeds),
         curves={
             record.trial_id: curves_of(ledger.rows(record.trial_id))
             for record in records
@@ -236,7 +241,7 @@ def _cell(entry: Mapping[str, Any]) -> Cell:
     )
 
 
-def _trial(record: TrialRecord) -> Trial:
+def _trial(record: TrialRecord, kept: Set[str]) -> Trial:
     return Trial(
         id=record.trial_id,
         cell=record.cell_id,
@@ -251,6 +256,7 @@ def _trial(record: TrialRecord) -> Trial:
         info=dict(record.info or {}),
         summary=dict(record.summary or {}),
         in_plan=bool(record.in_plan),
+        older_code=record.trial_id in kept,
     )
 
 

@@ -66,20 +66,29 @@ def sentence(row: Row, results: StudyResults, decimals: int) -> str:
     seeds = _seeds(row)
     if row.verdict is Verdict.IDENTICAL:
         return f"{label} is identical to {against}: every value is equal, {seeds}."
-    unit = measure_words(results.primary)
-    direction = "better" if row.better else "worse"
-    size = number(abs(effect.difference), decimals)
-    start = f"{label} is {direction} than {against} by {size} {unit}"
-    if effect.difference == 0:
-        start = f"{label} has the same mean as {against} in {unit}"
+    measured = _measured(effect.difference, against, measure_words(results.primary), decimals)
     if row.verdict is Verdict.ONE_PAIR:
-        return f"{start} {seeds}: one pair has no interval and no p-value."
-    flipped = effect.difference < 0
-    low, high = (effect.high, effect.low) if flipped else (effect.low, effect.high)
-    sign = -1 if flipped else 1
-    bounds = interval(sign * (low or 0.0), sign * (high or 0.0), decimals)
-    floor = f"smallest reachable {seeds}: {probability(effect.smallest_p)}"
-    return f"{start} {bounds}, p = {probability(effect.p)} ({floor}), {_holm(row)}."
+        return (
+            f"{label} measured {measured} {seeds}: one pair has no interval and no p-value, so "
+            "nothing is established."
+        )
+    numbers = (
+        f"(95 % interval of the difference {interval(effect.low, effect.high, decimals)}), "
+        f"p = {probability(effect.p)} (smallest reachable {seeds}: "
+        f"{probability(effect.smallest_p)}), adjusted p = {probability(row.p_holm)}"
+    )
+    if row.verdict is Verdict.SIGNIFICANT:
+        direction = "better" if row.better else "worse"
+        return f"{label} is {direction}: {measured} {numbers}: significant after Holm."
+    return f"{label} measured {measured} {numbers}: not established at this number of seeds."
+
+
+def _measured(difference: float, against: str, unit: str, decimals: int) -> str:
+    """Say what was measured, without a word on what it means."""
+    if difference == 0:
+        return f"the same mean as {against} in {unit}"
+    direction = "lower" if difference < 0 else "higher"
+    return f"{number(abs(difference), decimals)} {unit} {direction} than {against}"
 
 
 def states(row: Row) -> str:
@@ -89,13 +98,6 @@ def states(row: Row) -> str:
     if not row.planned:
         return "no trial is planned"
     return ", ".join([f"{done} of {several(row.planned, 'seed')} done", *others])
-
-
-def _holm(row: Row) -> str:
-    adjusted = probability(row.p_holm)
-    if row.verdict is Verdict.SIGNIFICANT:
-        return f"significant after Holm (adjusted p = {adjusted})"
-    return f"not significant after Holm (adjusted p = {adjusted})"
 
 
 def _seeds(row: Row) -> str:
@@ -164,6 +166,12 @@ def _limits(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
         yield f"The study is not complete: {done} of {several(planned, 'trial')} are done."
     yield from _largest(results, comparisons)
     yield from _reach(comparisons)
+    if older := sum(row.older for row in comparisons.rows):
+        named = _some([row.cell.label for row in comparisons.rows if row.older])
+        yield (
+            f"{several(older, 'result')} {'was' if older == 1 else 'were'} made by older code than "
+            f"the plan's and kept, in {named}: differences there compare code as well as cells."
+        )
     lossy = [row for row in comparisons.rows if _died(row) and row.summary.n]
     if lossy:
         named = _some([row.cell.label for row in lossy])
@@ -188,10 +196,12 @@ def _largest(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
     row, effect = max(found, key=lambda pair: abs(pair[1].difference or 0))
     decimals = decimals_for(comparisons)
     bounds = f" {interval(effect.low, effect.high, decimals)}" if effect.low is not None else ""
+    direction = "better" if row.better else "worse"
+    established = row.verdict is Verdict.SIGNIFICANT
     yield (
-        f"The largest difference is that of {row.cell.label}: "
+        f"The largest measured difference is that of {row.cell.label}: "
         f"{signed(effect.difference, decimals)}{bounds} {measure_words(results.primary)}, "
-        f"{'better' if row.better else 'worse'}."
+        f"{direction if established else 'not established at this number of seeds'}."
     )
 
 

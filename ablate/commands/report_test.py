@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,27 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def printed(capsys: pytest.CaptureFixture[str], *studies: str, **options: Any) -> str:
     assert report_command(studies, ReportOptions(**options)) == 0
     return capsys.readouterr().out
+
+
+def test_kept_results_of_older_code_are_marked_everywhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("fake")
+    edited = FakePlan(cells=3, seeds=4, code=("f0", "f1", "f0"))
+    with Ledger.open(ledger_path("fake")) as ledger:
+        run_plan(edited, ledger, executor=InlineExecutor(fake_trial), stale="keep")
+    text = printed(capsys, "fake", format="md")
+    assert "| memory=level1 | memory: level0 \N{RIGHTWARDS ARROW} level1 |" in text
+    assert text.count("4 (4 of older code)") == 1
+    assert "4 results were made by older code than the plan's and kept, in memory=level1" in text
+    assert "4 (4 of older code)" in printed(capsys, "fake", format="latex")
+    rows = csv.DictReader(io.StringIO(printed(capsys, "fake", format="csv")))
+    assert [row["older_code"] for row in rows] == ["0", "4", "0"]
+    with Ledger.open(ledger_path("fake")) as ledger:
+        run_plan(edited, ledger, executor=InlineExecutor(fake_trial), stale="rerun", max_trials=0)
+    text = printed(capsys, "fake", format="md")
+    assert "of older code" not in text
+    assert "0/4 (4 stale)" in text
 
 
 def test_every_number_of_the_table_is_that_of_the_ledgers_rows(
