@@ -6,9 +6,9 @@ keyword-only typed arguments with defaults: they are what a study's ``task_args`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor, nn
@@ -103,3 +103,30 @@ class LearnerTask(Task, Protocol):
         report: Callable[[Row], None],
     ) -> None:
         """Learn once, drawing only from named streams, and report some rows on the way."""
+
+
+@runtime_checkable
+class PackableTask(LearnerTask, Protocol):
+    """A learner task of which several can learn side by side, as lanes of one program."""
+
+    def pack_key(self) -> str:
+        """Equal in tasks that can share a program."""
+
+    def lane_bytes(self) -> int:
+        """What one step touches of one learner, in bytes."""
+
+    def run_lanes(
+        self,
+        lanes: Sequence[Any],
+        streams: Sequence[Callable[[str], np.random.Generator]],
+        report: Callable[[Mapping[int, Row]], None],
+    ) -> None:
+        """Do in each lane what `run` does alone; rows of one step are reported together.
+
+        A lane whose metrics are not finite is reported once more and then dropped.
+
+        Args:
+            lanes: tasks of this one's `pack_key`, itself the first.
+            streams: each lane's; lanes of one seed have the same.
+            report: told of rows by the lane's number.
+        """

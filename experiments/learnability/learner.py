@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -41,15 +41,12 @@ class OnlineMLP:
         draws: np.random.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        shapes = list(zip(widths[1:], widths[:-1], strict=True))
-        flat = np.concatenate(
-            [draws.uniform(-1, 1, rows * columns) / columns**0.5 for rows, columns in shapes]
-        )
-        weights = torch.from_numpy(flat).to(dtype)
+        shapes = shapes_of(widths)
+        weights = first_weights(widths, draws).to(dtype)
         gradient = torch.zeros_like(weights)
         self.weights = _matrices(weights, shapes)
         self.gradients = _matrices(gradient, shapes)
-        self._update = _make_update(optimizer, weights, gradient, lr)
+        self._update = make_update(optimizer, weights, gradient, Moments.blank(weights), lr)
 
     @torch.no_grad()
     def step(self, x: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> Float[Tensor, ""]:
@@ -78,20 +75,46 @@ class OnlineMLP:
         return loss
 
 
+def shapes_of(widths: list[int]) -> list[tuple[int, int]]:
+    """Rows and columns of each layer's matrix."""
+    return list(zip(widths[1:], widths[:-1], strict=True))
+
+
+def first_weights(widths: list[int], draws: np.random.Generator) -> Float[Tensor, " p"]:
+    """All layers' initial weights behind each other, in float64."""
+    drawn = [
+        draws.uniform(-1, 1, rows * columns) / columns**0.5 for rows, columns in shapes_of(widths)
+    ]
+    return torch.from_numpy(np.concatenate(drawn))
+
+
 def _matrices(flat: Tensor, shapes: list[tuple[int, int]]) -> list[Tensor]:
     parts = torch.split(flat, [rows * columns for rows, columns in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _make_update(
-    name: OptimizerName, flat: Tensor, gradient: Tensor, lr: float
+class Moments(NamedTuple):
+    """What an optimiser carries: running means of the gradient and its square, and the steps."""
+
+    first: Tensor
+    second: Tensor
+    steps: Tensor
+
+    @classmethod
+    def blank(cls, weights: Tensor) -> Moments:
+        """Those before the first step."""
+        return cls(torch.zeros_like(weights), torch.zeros_like(weights), torch.tensor(0.0))
+
+
+def make_update(
+    name: OptimizerName, flat: Tensor, gradient: Tensor, moments: Moments, lr: float
 ) -> Callable[[], Any]:
     """One step of `torch.optim`'s optimiser of that name, with its defaults, in place.
 
     The functions behind the classes: making a class imports the compiler, which costs more than a
     whole curve.
     """
-    first, second, steps = torch.zeros_like(flat), torch.zeros_like(flat), torch.tensor(0.0)
+    first, second, steps = moments
     if name == "adam":
         return partial(
             adam,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ablate.errors import UserError
-from ablate.experiments.learnability.learner import OnlineMLP, OptimizerName
-from ablate.experiments.learnability.targets import Stream, Target, make_pairs
+from ablate.experiments.learnability.lanes import MLPLanes
+from ablate.experiments.learnability.learner import OnlineMLP, OptimizerName, shapes_of
+from ablate.experiments.learnability.targets import Pairs, Stream, Target, make_pairs
 from ablate.experiments.task import Row
 
 PROTOCOL = "learnability-1"
@@ -91,14 +92,9 @@ class LearnabilityTask:
             "zero_output_loss": 1.0,
         }
 
-    def run(self, stream: Stream, report: Callable[[Row], None]) -> None:
-        """Learn one sequence, and report the mean loss of the last `AVERAGED` positions.
-
-        About `REPORTS` rows, evenly spaced, hold ``train/loss``; the last one also ``final/loss``,
-        the same number. A learner that diverges reports what it got, and stops there.
-        """
-        started = time.perf_counter()
-        inputs, outputs = make_pairs(
+    def pairs(self, stream: Stream) -> Pairs:
+        """Draw the sequence."""
+        return make_pairs(
             self.target,
             stream,
             length=self.length,
@@ -106,6 +102,68 @@ class LearnabilityTask:
             rank=self.rank,
             window=self.window,
         )
+
+    def pack_key(self) -> str:
+        """Tasks with equal keys can learn side by side: one optimiser, shape and length."""
+        return f"{self.optimizer} {self.widths} {self.length}"
+
+    def lane_bytes(self) -> int:
+        """What a step touches of one learner: its weights, their gradient and two moments."""
+        return 4 * 4 * sum(rows * columns for rows, columns in shapes_of(self.widths))
+
+    def run_lanes(
+        self,
+        lanes: Sequence[LearnabilityTask],
+        streams: Sequence[Stream],
+        report: Callable[[Mapping[int, Row]], None],
+    ) -> None:
+        """Learn one sequence in each lane, and report of each what `run` reports.
+
+        A lane that diverges is reported and dropped; the others go on as they were.
+
+        Args:
+            lanes: tasks of this one's `pack_key`.
+            streams: of each lane.
+            report: told of the rows at one step, by the lane's number.
+        """
+        started = time.perf_counter()
+        inputs, outputs = _pairs_of(lanes, streams)
+        learner = MLPLanes(
+            self.widths,
+            optimizer=self.optimizer,
+            rates=[lane.rate for lane in lanes],
+            draws=[stream("learner") for stream in streams],
+        )
+        numbers = list(range(len(lanes)))
+        losses = torch.zeros(self.length, len(lanes))
+        done = 0
+        for end in report_steps(self.length):
+            for position in range(done, end):
+                losses[position] = learner.step(inputs[position], outputs[position])
+            done = end
+            rows, going = {}, []
+            for place, number in enumerate(numbers):
+                mean = running_mean(losses[:, place], end)
+                ended = end == self.length or not math.isfinite(mean)
+                rows[number] = _row(end, mean, time.perf_counter() - started, ended=ended)
+                going += [] if ended else [place]
+            report(rows)
+            if not going:
+                return
+            if len(going) < len(numbers):
+                numbers = [numbers[place] for place in going]
+                kept = torch.tensor(going)
+                inputs, outputs, losses = (part[:, kept] for part in (inputs, outputs, losses))
+                learner.keep(kept)
+
+    def run(self, stream: Stream, report: Callable[[Row], None]) -> None:
+        """Learn one sequence, and report the mean loss of the last `AVERAGED` positions.
+
+        About `REPORTS` rows, evenly spaced, hold ``train/loss``; the last one also ``final/loss``,
+        the same number. A learner that diverges reports what it got, and stops there.
+        """
+        started = time.perf_counter()
+        inputs, outputs = self.pairs(stream)
         learner = OnlineMLP(
             self.widths, optimizer=self.optimizer, lr=self.rate, draws=stream("learner")
         )
@@ -117,10 +175,28 @@ class LearnabilityTask:
             done = end
             mean = running_mean(losses, end)
             ended = end == self.length or not math.isfinite(mean)
-            metrics = {"train/loss": mean} | ({"final/loss": mean} if ended else {})
-            report(Row(end, end, time.perf_counter() - started, metrics))
+            report(_row(end, mean, time.perf_counter() - started, ended=ended))
             if ended:
                 return
+
+
+def _pairs_of(lanes: Sequence[LearnabilityTask], streams: Sequence[Stream]) -> Pairs:
+    """Each lane's pairs, ``[t lane d]``; lanes that differ in their learner only share a draw."""
+    drawn: dict[object, Pairs] = {}
+    for lane, stream in zip(lanes, streams, strict=True):
+        if (key := (stream, lane.target, lane.rank, lane.window)) not in drawn:
+            drawn[key] = lane.pairs(stream)
+    found = [
+        drawn[stream, lane.target, lane.rank, lane.window]
+        for lane, stream in zip(lanes, streams, strict=True)
+    ]
+    inputs, outputs = zip(*found, strict=True)
+    return torch.stack(inputs, dim=1), torch.stack(outputs, dim=1)
+
+
+def _row(step: int, mean: float, seconds: float, *, ended: bool) -> Row:
+    metrics = {"train/loss": mean} | ({"final/loss": mean} if ended else {})
+    return Row(step, step, seconds, metrics)
 
 
 def report_steps(length: int) -> list[int]:
