@@ -31,7 +31,7 @@ def expand(workshop: Workshop) -> list[Expanded]:
     found = []
     for name, declared in workshop.study.all_designs.items():
         where = f"{workshop.file}: {name}"
-        design = _with_tasks(declared, workshop)
+        design = _with_blocks(declared, workshop)
         if design.kind in PART_KINDS:
             design = _with_parts(design, workshop, where)
         factors = make_factors(_fixed(design), where)
@@ -64,13 +64,13 @@ def all_factors(designs: list[Expanded]) -> tuple[Factor, ...]:
     return tuple(merged.values())
 
 
-def _with_tasks(design: Design, workshop: Workshop) -> Design:
-    """Several tasks are a block: the whole design is run on each."""
-    tasks = workshop.study.task_names
-    if len(tasks) < 2:
-        return design
-    blocks = {"task": FactorSpec(levels=list(tasks)), **design.blocks}
-    return design.model_copy(update={"blocks": blocks})
+def _with_blocks(design: Design, workshop: Workshop) -> Design:
+    """Several tasks are a block, and so is what is tuned: the whole design is run in each."""
+    study, added = workshop.study, {}
+    if len(study.task_names) > 1:
+        added["task"] = FactorSpec(levels=list(study.task_names))
+    added |= {key: FactorSpec(levels=levels) for key, levels in study.tune.items()}
+    return design.model_copy(update={"blocks": {**added, **design.blocks}}) if added else design
 
 
 def _fixed(design: Design) -> Design:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,43 @@ def test_several_tasks_repeat_the_design_on_each(tmp_path: Path) -> None:
     assert made.task == "mqar, language"
     assert made.cells[3].compared_with == made.cells[2].id
     assert made.cells[2].compared_with == made.baseline
+
+
+def test_a_tuned_study_repeats_its_cells_in_every_setting(tmp_path: Path) -> None:
+    tune = {"train.lr": [0.001, 0.003, 0.01]}
+    made = plan(tmp_path, tune=tune, design={"factors": {"window": [16, 4]}})
+    assert [cell.axes["train.lr"] for cell in made.cells] == [
+        0.001,
+        0.001,
+        0.003,
+        0.003,
+        0.01,
+        0.01,
+    ]
+    assert [cell.config["train"]["lr"] for cell in made.cells] == [
+        *(0.001, 0.001, 0.003, 0.003, 0.01, 0.01),
+    ]
+    ids = [cell.id for cell in made.cells]
+    # A cell is compared with the baseline of its own setting.
+    assert [cell.compared_with for cell in made.cells[1::2]] == ids[::2]
+    assert made.to_json()["tune"] == ["train.lr"]
+    assert made.size == 6 * len(made.seeds)
+
+
+@pytest.mark.parametrize(
+    ("tune", "design", "message"),
+    [
+        ({"train.lr": [0.1]}, {}, "s.yaml: tune.train.lr needs at least 2 entries."),
+        ({"train.lrr": [0.1, 0.2]}, {}, "'lrr' is no key of train"),
+        ({"window": [1, 4]}, {"factors": {"window": [16, 4]}}, "blocks.window is also a factor"),
+        ({"train.lr": [0.1, 0.2]}, {"kind": "search", "trials": 4}, "kind: search tunes by itself"),
+    ],
+)
+def test_tuning_that_cannot_be_is_refused(
+    tmp_path: Path, tune: dict[str, Any], design: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        plan(tmp_path, tune=tune, design=design)
 
 
 def test_several_designs_share_a_baseline_and_their_cells(tmp_path: Path) -> None:

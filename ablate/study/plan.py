@@ -35,6 +35,7 @@ class Plan:
         power: what so many seeds can show.
         aliases: what a fractional design cannot tell apart, in words.
         search: ranges and levels that an optimiser chooses from, and how many trials it gets.
+        tune: the factors over which each cell is tuned.
         bytes_per_trial: disk that one trial takes.
     """
 
@@ -54,6 +55,7 @@ class Plan:
     claims: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     search: dict[str, Any] = field(default_factory=dict)
+    tune: tuple[str, ...] = ()
     bytes_per_trial: float = TRIAL_BYTES
 
     @property
@@ -111,6 +113,7 @@ class Plan:
             "cells": [_cell_json(cell) for cell in self.cells],
             "trials": self.size,
             "search": dict(self.search),
+            "tune": list(self.tune),
             "cost": self.cost(),
             "power": asdict(self.power),
             "aliases": list(self.aliases),
@@ -192,6 +195,7 @@ def plan_study(
         claims=tuple(declared.claims),
         aliases=tuple(aliases),
         search=_search(laid.designs[0].design, file.name),
+        tune=tuple(declared.tune),
         bytes_per_trial=pilot.bytes_per_trial or TRIAL_BYTES,
     )  # fmt: skip
 

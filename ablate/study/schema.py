@@ -237,6 +237,9 @@ class Study(_Section):
     """Which cells there are."""
     designs: dict[str, Annotated[Design, BeforeValidator(_parts)]] = {}
     """Several designs that share a baseline, in place of design."""
+    tune: dict[str, Annotated[list[AnyLevel], Field(min_length=2)]] = {}
+    """What each cell is tuned over: it is run in every one of these settings, and the report
+    judges the setting that is best on the other seeds. {train.lr: [0.001, 0.003, 0.01]}"""
     match: Match = Match()
     """What is made equal between a cell and the one that it is compared with."""
     measure: Measure = Measure()
@@ -254,6 +257,8 @@ class Study(_Section):
             raise ValueError("give task and task_args, or tasks: {NAME: {ARGUMENT: value}}")
         if self.designs and self.design != Design():
             raise ValueError("give design, or designs: {NAME: {kind: ..., factors: ...}}")
+        if self.tune and any(one.kind == "search" for one in self.all_designs.values()):
+            raise ValueError("tune is for cells that are laid out; kind: search tunes by itself")
         return self
 
     @property
@@ -306,7 +311,10 @@ def _explain(problem: ErrorDetails, file: str) -> UserError:
     if problem["type"] == "missing":
         return UserError(f"{file}: {key} is missing.")
     if problem["type"] == "too_short":
-        return UserError(f"{file}: {key} is empty; give at least one.")
+        least = problem["ctx"]["min_length"]
+        if least == 1:
+            return UserError(f"{file}: {key} is empty; give at least one.")
+        return UserError(f"{file}: {key} needs at least {least} entries.")
     if isinstance(problem["input"], dict) and problem["type"] == "value_error":
         reason = problem["msg"].removeprefix("Value error, ")
         return UserError(f"{file}: {f'{key}: ' if key else ''}{reason}.")
