@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import plotly.graph_objects as go
@@ -19,6 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation, Transform, blended_transform_factory
 
+from ablate.analysis.frame import StudyResults
+from ablate.dashboards.figures import figures
 from ablate.dashboards.theme import LIGHT
 
 WIDTH = 960
@@ -37,14 +38,31 @@ _STYLE = {
 }
 
 
-def png_bytes(figure: go.Figure) -> bytes:
-    """Return the figure as PNG; the same figure gives the same bytes.
+CAPTIONS = {
+    "effects": "paired differences to the compared cell, with 95 % intervals and single seeds",
+    "learning_curves": "means over seeds with 95 % bands, and paired differences below",
+}
+"""The figures that can be read without the page around them, and what they show."""
+
+
+def images(results: StudyResults) -> dict[str, bytes]:
+    """Return the main figures of a study as PNG by file name, those that the results can fill."""
+    drawn = figures(results)
+    return {
+        f"{name}.png": png_bytes(drawn[name], f"{results.study}: {caption}")
+        for name, caption in CAPTIONS.items()
+        if name in drawn
+    }
+
+
+def png_bytes(figure: go.Figure, title: str = "") -> bytes:
+    """Return the figure as PNG, under `title`; the same figure gives the same bytes.
 
     Raises:
         ValueError: it holds a trace that is no scatter, or a symbol that is not known here.
     """
     with rc_context(_STYLE):
-        height = (figure.layout.height or 400) / 96
+        height = (figure.layout.height or 400) / 96 + (0.3 if title else 0)
         drawing = Figure(figsize=(WIDTH / 96, height), layout="constrained")
         drawing.set_facecolor(LIGHT["paper"])
         panels = _panels(drawing, figure)
@@ -57,6 +75,9 @@ def png_bytes(figure: go.Figure) -> bytes:
         for note in figure.layout.annotations:
             _write(panels, note)
         _legend(drawing, figure)
+        if title:
+            size = 13 * _POINTS
+            drawing.suptitle(title, x=0.01, ha="left", color=LIGHT["muted"], fontsize=size)
         target = io.BytesIO()
         drawing.savefig(target, format="png", dpi=_DPI, metadata={"Software": None})
     return target.getvalue()
@@ -216,8 +237,3 @@ def _colour(text: str) -> Any:
 
 def _plain(text: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", text))
-
-
-def images(figures: Iterable[tuple[str, go.Figure]]) -> dict[str, bytes]:
-    """Return a PNG for each named figure, by file name."""
-    return {f"{name}.png": png_bytes(figure) for name, figure in figures}

@@ -90,6 +90,7 @@ OWNERS = {
     "ray": {"ablate.sweep", "cli"},
     "mlflow": {"ablate.track", "cli"},
     "plotly": {"ablate.dashboards", "cli"},
+    "matplotlib": {"ablate.dashboards", "cli"},
     "typer": {"cli"},
 }
 

@@ -49,14 +49,17 @@ def report_command(studies: Sequence[str], options: ReportOptions) -> int:
 
 
 def write_files(results: StudyResults) -> list[Path]:
-    """Write what a study's run in MLflow carries: the page first, then its tables."""
+    """Write what a study's run in MLflow carries: the page first, then tables and pictures."""
     from ablate.dashboards.report import report_bytes
+    from ablate.dashboards.static_image import images
 
     folder = study_home(results.study)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {"report.html": "html", "table.csv": "csv", "tables.tex": "latex"}
-    for name, format in files.items():
-        (folder / name).write_bytes(report_bytes(results, format))
+    formats = {"report.html": "html", "table.csv": "csv", "tables.tex": "latex"}
+    files = {name: report_bytes(results, format) for name, format in formats.items()}
+    files |= {f"figures/{name}": image for name, image in images(results).items()}
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
     return [folder / name for name in files]
 
 

@@ -18,7 +18,7 @@ from ablate.sweep.execution import Message, RunTrial, run_safely
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import MetricRow, TrialRecord
 
-MACHINE = frozenset({"seconds", "tokens_per_second", "peak_memory_bytes"})
+MACHINE = frozenset({"seconds", "cpu_seconds", "tokens_per_second", "peak_memory_bytes"})
 """What a summary says of the machine and not of the model; never the same twice."""
 
 FACTS = ("fingerprint", "commit", "data", "device", "host", "python", "torch", "numpy", "threads")

@@ -165,11 +165,7 @@ def _finish(
     counts = ledger.counts()
     results = results_of(ledger)
     files = write_files(results)
-    if not problems:
-        try:
-            view.sync(ledger, files)
-        except TrackerError as error:
-            problems.append(str(error))
+    problems = _pushed(ledger, view, files, problems, out)
     out.print(f"{'interrupted: ' if stopped else ''}{counts_line(counts)}", style="bold")
     out.print(means_table(results))
     me = program()
@@ -184,6 +180,21 @@ def _finish(
     if stopped:
         return INTERRUPTED
     return FAILED if broken or problems else OK
+
+
+def _pushed(
+    ledger: Ledger, view: MlflowView, files: list[Path], problems: list[str], out: Console
+) -> list[str]:
+    """Bring MLflow up to date, also if it was away for a while; return what is wrong with it."""
+    try:
+        if problems:
+            view.push(ledger, files)
+            out.print("the tracker is back and has everything", style="green")
+        else:
+            view.sync(ledger, files)
+    except TrackerError as error:
+        return [*problems, str(error)]
+    return []
 
 
 def print_problem(problem: str, command: str, out: Console) -> None:

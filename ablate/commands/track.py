@@ -59,7 +59,12 @@ def ui_command(study: str | None, *, port: int | None = None) -> int:
     log = home() / "mlflow-server.log"
     with open(log, "w") as output:
         server = subprocess.Popen(
-            _server_command(uri, port), stdout=output, stderr=output, start_new_session=True
+            _server_command(port),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            # Not an argument, which every user of the machine can read: it may hold a password.
+            env={**os.environ, "MLFLOW_BACKEND_STORE_URI": uri},
         )
     try:
         with stopped_by_sigterm():
@@ -75,12 +80,12 @@ def ui_command(study: str | None, *, port: int | None = None) -> int:
     return FAILED
 
 
-def _server_command(uri: str, port: int) -> list[str]:
+def _server_command(port: int) -> list[str]:
     artifacts = (home() / "mlartifacts").as_uri()
     return [
         *(sys.executable, "-m", "mlflow", "server"),
         *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
-        *("--backend-store-uri", uri, "--default-artifact-root", artifacts),
+        *("--default-artifact-root", artifacts),
     ]
 
 

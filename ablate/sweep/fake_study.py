@@ -140,7 +140,10 @@ def start_message() -> dict[str, Any]:
         "pid": os.getpid(),
         "device": "cpu",
         "fingerprint": "f0",
-        "info": {"parameters": 1000, "flops_per_token": 2000.0, "backend": "fake"},
+        "info": {
+            **{"parameters": 1000, "flops_per_token": 2000.0, "backend": "fake"},
+            **{"data": "d0", "corpus": "fake", "unigram_bits_per_byte": 4.5},
+        },
     }
 
 

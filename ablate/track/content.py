@@ -5,6 +5,7 @@ Pure functions of ledger records, without MLflow.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.sweep.records import MetricRow, TrialRecord
-from ablate.track.names import PARAM_LIMIT, TAG_LIMIT, cut, flat, legal_name, renamed
+from ablate.track.names import DIGEST_LIMIT, PARAM_LIMIT, TAG_LIMIT, cut, flat, legal_name, renamed
 
 STATUS = {
     "done": "FINISHED",
@@ -26,6 +27,21 @@ STATUS = {
 """MLflow's status of a trial's run by the state of the trial; these states are pushed."""
 
 TRIAL, ATTEMPT, STUDY, ROLE = "ablate.trial", "ablate.attempt", "ablate.study", "ablate.role"
+
+
+SYSTEM = frozenset({"peak_memory_bytes", "tokens_per_second", "cpu_seconds"})
+"""Values of the summary that say how hard the machine worked: MLflow has a page of its own for
+metrics below ``system/``."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a trial learned from, as MLflow's dataset; `source` and `profile` are JSON."""
+
+    name: str
+    digest: str
+    source: str
+    profile: str
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,7 @@ def trial_tags(
         "ablate.host": record.host,
         "ablate.device": record.device,
         "ablate.error": record.error,
+        "mlflow.source.git.commit": record.info.get("commit"),
     }
     tags = {name: value for name, value in known.items() if value is not None}
     for axis, level in (cell.get("axes") or {}).items():
@@ -91,6 +108,25 @@ def trial_params(record: TrialRecord, cell: Mapping[str, Any]) -> dict[str, str]
         for name, value in params.items()
         if str(value)
     }
+
+
+def trial_data(record: TrialRecord) -> Data | None:
+    """Return what the trial says about its data, or None if it failed before it had any."""
+    digest = record.info.get("data")
+    task = record.config.get("task")
+    if not digest or not task:
+        return None
+    # A trial reports the data's identity, then the task's own facts about the data.
+    named = list(record.info)
+    facts = {name: record.info[name] for name in named[named.index("data") + 1 :]}
+    facts.pop("warnings", None)
+    source = {"task": task["name"], "args": task.get("args") or {}}
+    return Data(
+        task["name"],
+        str(digest)[:DIGEST_LIMIT],
+        json.dumps(source, default=str),
+        json.dumps(facts, default=str),
+    )
 
 
 def trial_points(record: TrialRecord, rows: Iterable[MetricRow]) -> Iterator[Point]:
@@ -116,7 +152,7 @@ def trial_points(record: TrialRecord, rows: Iterable[MetricRow]) -> Iterator[Poi
     ended = max(milliseconds(record.ended), time) + 1
     for name, value in record.summary.items():
         if name not in last or not _same(last[name], value):
-            yield Point(legal_name(name), float(value), ended, step)
+            yield Point(legal_name(_placed(name)), float(value), ended, step)
 
 
 def cell_means(
@@ -154,13 +190,17 @@ def study_points(
     points = []
     for label, means in cell_means(plan, records).items():
         for metric, (mean, _) in means.items():
-            original = f"{metric}/{label}"
+            original = f"{_placed(metric)}/{label}"
             legal = legal_name(original.replace("=", ": "))
             if legal in names:
                 legal = legal_name(original)
             names[legal] = original
             points.append(Point(legal, mean, time, step))
     return points, {legal: original for legal, original in names.items() if legal != original}
+
+
+def _placed(name: str) -> str:
+    return f"system/{name}" if name in SYSTEM else name
 
 
 def _same(one: float, other: float) -> bool:

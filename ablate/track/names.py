@@ -15,6 +15,7 @@ from typing import Any
 NAME_LIMIT = 250
 PARAM_LIMIT = 6000
 TAG_LIMIT = 5000
+DIGEST_LIMIT = 36
 
 _LEGAL = re.compile(r"[/\w.\- :]+")
 _CUT = " ... (cut; whole in config.json)"

@@ -16,24 +16,11 @@ from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import FINISHED, MetricRow, TrialRecord
 from ablate.track.address import check_uri, public_uri
 from ablate.track.address import tracking_uri as default_uri
-from ablate.track.content import (
-    ATTEMPT,
-    ROLE,
-    STATUS,
-    STUDY,
-    TRIAL,
-    Point,
-    milliseconds,
-    study_points,
-    trial_params,
-    trial_points,
-    trial_tags,
-)
-from ablate.track.names import TAG_LIMIT, cut, legal_name
+from ablate.track.content import ATTEMPT, ROLE, STATUS, STUDY, TRIAL, milliseconds, study_points
+from ablate.track.names import legal_name
+from ablate.track.runs import NOTE, description, log, make_parent, question, write_trial
 from ablate.track.tracker import connect, experiment, tracker_errors
 
-_METRICS_A_CALL = 1000
-_PARAMS_A_CALL = 100
 _PAGE = 1000
 
 
@@ -83,7 +70,11 @@ class MlflowView:
         with tracker_errors(self.uri):
             self.experiment_id = experiment(self._client, plan["study"])
             parents = self._search("study")
-            self._parent = parents[0].info.run_id if parents else self._make_parent(began)
+            self._parent = (
+                parents[0].info.run_id
+                if parents
+                else make_parent(self._client, self.experiment_id, plan, began)
+            )
             self._runs = {}
             for run in self._search("trial"):
                 self._remember(run)
@@ -113,16 +104,19 @@ class MlflowView:
 
         Args:
             records: all trials.
-            files: the report, figures and other files to keep with the run.
+            files: the report and others to keep with the run; pictures also by their folder.
         """
         planned = [record for record in records if record.in_plan]
         points, names = study_points(self._plan, planned)
         tags = {legal_name(f"ablate.metric.{legal}"): name for legal, name in names.items()}
         tags |= {f"ablate.trials.{s}": str(n) for s, n in _counts(planned).items()}
         with tracker_errors(self.uri):
-            self._log(self._parent, points=points, tags=tags)
+            log(self._client, self._parent, points=points, tags=tags)
             for file in files:
-                self._client.log_artifact(self._parent, str(file))
+                folder = file.parent.name if file.suffix == ".png" else None
+                self._client.log_artifact(self._parent, str(file), folder)
+            pictures = [f"{f.parent.name}/{f.name}" for f in files if f.suffix == ".png"]
+            self._describe(pictures)
             self._close_parent(planned)
 
     def push(self, ledger: Ledger, files: Sequence[Path] = ()) -> int:
@@ -177,61 +171,26 @@ class MlflowView:
         whole = [run for run in known if run.complete and run.attempt == record.attempt]
         return bool(whole) and all(run in whole for run in known if run.active)
 
-    def _make_parent(self, began: float | None) -> str:
-        study = self._plan["study"]
-        tags = {STUDY: study, ROLE: "study", "ablate.question": self._plan.get("question") or ""}
-        for key in ("baseline", "task", "file"):
-            tags[f"ablate.{key}"] = str(self._plan.get(key) or "")
-        tags["mlflow.note.content"] = tags["ablate.question"]
-        tags = {name: cut(value, TAG_LIMIT) for name, value in tags.items() if value}
-        start = None if began is None else milliseconds(began)
-        run = self._client.create_run(self.experiment_id, start, tags=tags, run_name=study)
-        self._client.update_run(run.info.run_id, status="SCHEDULED")
-        return str(run.info.run_id)
-
     def _write_run(self, record: TrialRecord, rows: list[MetricRow]) -> None:
-        cell = self._cells.get(record.cell_id, {})
-        study = self._plan["study"]
-        names = {row.name for row in rows} | set(record.summary)
-        run = self._client.create_run(
+        run_id = write_trial(
+            self._client,
             self.experiment_id,
-            start_time=milliseconds(record.started),
-            tags=trial_tags(record, names, study=study, cell=cell, parent=self._parent),
-            run_name=f"{cell.get('label', record.cell_id)} seed {record.seed}",
+            record,
+            rows,
+            study=self._plan["study"],
+            cell=self._cells.get(record.cell_id, {}),
+            parent=self._parent,
         )
-        run_id = run.info.run_id
-        points = list(trial_points(record, rows))
-        self._log(run_id, points=points, params=trial_params(record, cell))
-        self._client.log_dict(run_id, _facts(record), "config.json")
-        if record.traceback:
-            self._client.log_text(run_id, record.traceback, "traceback.txt")
-        ended = milliseconds(record.ended or record.started)
-        self._client.set_terminated(run_id, STATUS[record.state], ended)
         written = _Run(run_id, record.attempt, complete=True, active=True)
         self._runs.setdefault(record.trial_id, []).append(written)
 
-    def _log(
-        self,
-        run_id: str,
-        *,
-        points: Sequence[Point],
-        params: dict[str, str] | None = None,
-        tags: dict[str, str] | None = None,
-    ) -> None:
-        from mlflow.entities import Metric, Param, RunTag
-
-        pairs = list((params or {}).items())
-        for at in range(0, len(pairs), _PARAMS_A_CALL):
-            some = [Param(*pair) for pair in pairs[at : at + _PARAMS_A_CALL]]
-            self._client.log_batch(run_id, params=some)
-        labels = list((tags or {}).items())
-        for at in range(0, len(labels), _PARAMS_A_CALL):
-            marks = [RunTag(*pair) for pair in labels[at : at + _PARAMS_A_CALL]]
-            self._client.log_batch(run_id, tags=marks)
-        for at in range(0, len(points), _METRICS_A_CALL):
-            chunk = points[at : at + _METRICS_A_CALL]
-            metrics = [Metric(p.name, p.value, p.time, p.step) for p in chunk]
-            self._client.log_batch(run_id, metrics=metrics)
+    def _describe(self, figures: Sequence[str]) -> None:
+        """Show the figures on the run's front page, unless somebody wrote a description there."""
+        asked = question(self._plan)
+        tags = self._client.get_run(self._parent).data.tags
+        if figures and tags.get(NOTE, "") == asked:
+            note = description(asked, self._parent, figures)
+            self._client.set_tag(self._parent, NOTE, note)
 
     def _close_parent(self, planned: list[TrialRecord]) -> None:
         states = {record.state for record in planned}
@@ -268,20 +227,6 @@ class MlflowView:
             active=run.info.lifecycle_stage == "active",
         )
         self._runs.setdefault(tags[TRIAL], []).append(found)
-
-
-def _facts(record: TrialRecord) -> dict[str, Any]:
-    """Everything about a trial that is not a curve."""
-    return {
-        "trial": record.trial_id,
-        "cell": record.cell_id,
-        "seed": record.seed,
-        "attempt": record.attempt,
-        "fingerprint": record.fingerprint,
-        "config": record.config,
-        "info": record.info,
-        "summary": record.summary,
-    }
 
 
 def _counts(records: list[TrialRecord]) -> dict[str, int]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import socket
 import time
@@ -65,7 +66,10 @@ def test_a_study_is_a_parent_with_one_child_per_trial(
     run(ledger)
     report = tmp_path / "report.html"
     report.write_text("<p>report</p>")
-    assert MlflowView(uri).push(ledger, [report]) == 4
+    picture = tmp_path / "figures" / "effects.png"
+    picture.parent.mkdir()
+    picture.write_bytes(b"a picture")
+    assert MlflowView(uri).push(ledger, [report, picture]) == 4
     runs = runs_by_name(uri)
     assert set(runs) == {
         "fake",
@@ -87,7 +91,12 @@ def test_a_study_is_a_parent_with_one_child_per_trial(
     assert child.data.params["task.args.context"] == "8"
     assert child.data.params["axis.memory"] == "level1"
     assert child.data.metrics["val/loss"] == pytest.approx(2.1)
-    assert child.data.metrics["tokens_per_second"] == 800.0
+    assert child.data.metrics["system/tokens_per_second"] == 800.0
+    assert "tokens_per_second" not in child.data.metrics
+    (dataset,) = (found.dataset for found in child.inputs.dataset_inputs)
+    assert (dataset.name, dataset.digest) == ("language", "d0")
+    assert json.loads(dataset.source) == {"task": "language", "args": {"context": 8}}
+    assert json.loads(dataset.profile) == {"corpus": "fake", "unigram_bits_per_byte": 4.5}
     record = ledger.trial("c1-s0")
     assert record.started is not None
     assert child.info.start_time == int(1000 * record.started)
@@ -99,9 +108,16 @@ def test_a_study_is_a_parent_with_one_child_per_trial(
     assert parent.data.tags["ablate.trials.done"] == "3"
     client = connect(uri)
     assert {f.path for f in client.list_artifacts(parent.info.run_id)} == {
+        "figures",
         "plan.json",
         "report.html",
     }
+    (figure,) = client.list_artifacts(parent.info.run_id, "figures")
+    assert figure.path == "figures/effects.png"
+    assert parent.data.tags["mlflow.note.content"] == (
+        "Does nothing matter?\n\n![effects]"
+        f"(get-artifact?path=figures%2Feffects.png&run_uuid={parent.info.run_id})"
+    )
     history = client.get_metric_history(child.info.run_id, "progress/tokens")
     assert [(point.step, point.value) for point in history] == [(10, 80.0), (20, 160.0)]
     flops = client.get_metric_history(child.info.run_id, "progress/flops")
@@ -123,6 +139,19 @@ def test_pushing_twice_or_to_a_forgetful_ledger_makes_no_duplicates(
     runs = runs_by_name(uri)
     assert len(runs) == 5
     assert runs["fake"].info.status == "FINISHED"
+
+
+def test_a_description_that_the_user_wrote_stays(uri: str, ledger: Ledger, tmp_path: Path) -> None:
+    run(ledger, FakePlan(cells=1, seeds=1))
+    view = MlflowView(uri)
+    view.push(ledger)
+    parent = runs_by_name(uri)["fake"].info.run_id
+    connect(uri).set_tag(parent, "mlflow.note.content", "mine")
+    picture = tmp_path / "figures" / "effects.png"
+    picture.parent.mkdir()
+    picture.write_bytes(b"a picture")
+    MlflowView(uri).push(ledger, [picture])
+    assert runs_by_name(uri)["fake"].data.tags["mlflow.note.content"] == "mine"
 
 
 def test_searches_go_past_one_page(
