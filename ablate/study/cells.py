@@ -19,9 +19,11 @@ from ablate.study.schema import Scalar
 from ablate.study.space import Point, complete, key_of
 from ablate.trial.cost import Cost, Work, count_work, measure_cost
 from ablate.trial.fingerprint import fingerprint
+from ablate.trial.shapes import ShapeBench
 
 MISMATCH = 0.05  # a difference in parameters that a table must not hide
-COUNTED = 200  # cells of which each is built and counted; of more, those that change one factor
+COUNTED = 200  # cells of which each is counted; of more, those that change one factor
+BUILT = 5_000  # cells of which each is built from shapes alone; of more, those that are counted
 NOTES = 6
 
 
@@ -171,6 +173,10 @@ class _Bench:
     _made: dict[str, Configured] = field(default_factory=dict)
     _prints: dict[str, str] = field(default_factory=dict)
     _ratios: dict[tuple[str, str], Cost] = field(default_factory=dict)
+    _shapes: ShapeBench = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shapes = ShapeBench(self.workshop.allow)
 
     def add(self, one: Configured, compared_with: str | None) -> None:
         """Make the cell of `one`, compared with the configuration of that identity."""
@@ -197,13 +203,14 @@ class _Bench:
             changed=changed,
             compared_with=other.id if other else None,
             config=one.config,
-            cost=self._count(one, where) if exact else self._guess(axes, moved),
+            cost=self._count(one, where) if exact else self._guess(one, axes, moved, where),
             fingerprint=self._print(one.config),
             warnings=tuple(
                 f"n/a: {key} does not apply here" for key in axes if key not in one.levels
             ),
             matched=matched,
             counted=exact,
+            built=exact or self.expected <= BUILT,
         )
         if exact and len(moved) == 1:
             self._ratios[moved[0], spell(axes[moved[0]])] = cell.cost
@@ -240,8 +247,10 @@ class _Bench:
             where=where,
         )
 
-    def _guess(self, axes: Mapping[str, Scalar], moved: list[str]) -> Cost:
-        """The baseline's costs times what each change alone does to them."""
+    def _guess(
+        self, one: Configured, axes: Mapping[str, Scalar], moved: list[str], where: str
+    ) -> Cost:
+        """The baseline's costs times what each change alone does to them; parameters if built."""
         base = next(iter(self.cells.values())).cost
         values: dict[str, Any] = {}
         for name in ("parameters", "state_bytes", "flops_per_token", "memory_bytes"):
@@ -253,6 +262,10 @@ class _Bench:
                 alone = self._ratios.get((key, spell(axes[key])))
                 value *= getattr(alone, name) / start if alone and start else 1.0
             values[name] = value if name == "flops_per_token" else round(value)
+        model = one.config["model"]
+        if model is not None and self.expected <= BUILT:
+            task = cast(SequenceTask, one.task)
+            values["parameters"] = self._shapes.parameters(model, task.vocab, where=where)
         return Cost(**values)
 
     def _print(self, config: dict[str, Any]) -> str:

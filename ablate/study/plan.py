@@ -208,9 +208,13 @@ def _notes(study: Study, laid: Laid) -> list[str]:
         if cap is not None and len(laid.cells) >= cap:
             found.append(f"cap: {cap:,} cells of a larger full design, drawn at random")
     if guessed := sum(not cell.counted for cell in laid.cells):
+        built = sum(cell.built for cell in laid.cells)
+        checked = "every model was built" if built == len(laid.cells) else f"{built:,} models"
+        if built < len(laid.cells):
+            checked += " were built, those that change one factor; the others were not"
         found.append(
-            f"costs of {guessed:,} cells are products of what each change does alone; every trial "
-            "counts its own"
+            f"{checked}; state, FLOPs, memory and time of {guessed:,} cells are products of what "
+            "each change does alone, and every trial counts its own"
         )
     return found
 

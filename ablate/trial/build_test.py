@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -158,3 +160,16 @@ def test_a_parameter_without_a_rule_or_left_unset_is_an_error() -> None:
         initialise(nn.Sequential(Bare()), 0)
     with pytest.raises(ValueError, match="0.scale was left unset"):
         initialise(nn.Sequential(Forgetful()), 0)
+
+
+def test_shapes_alone_do_not_load_the_compiler() -> None:
+    code = """
+import sys
+from ablate.trial.build import build_model, compose_model
+model = compose_model("atlas")
+built = build_model(model, 64, seed=0, device="meta")
+assert all(parameter.is_meta for parameter in built.parameters())
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

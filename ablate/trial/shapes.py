@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +15,16 @@ from ablate.trial.build import build_model, make_mixer, make_part, shapes_only
 from ablate.trial.cost import shortest
 from ablate.trial.space import ALONE, AXES, Model
 
+WIDE = 512
+
 
 @dataclass
 class ShapeBench:
-    """Builds models on the meta device, some thousand in a second.
+    """Builds a thousand models in a second.
 
     A model's layer is put together anew, which finds what does not go together; its components and
-    what is around the layer are taken from models built before.
+    what is around the layer are taken from models built before. Wide models are built on the meta
+    device; small ones are not, since some of its kernels take seconds to load.
     """
 
     allow: tuple[str, ...] = ()
@@ -34,7 +38,7 @@ class ShapeBench:
             UserError: a value or combination that a constructor refuses.
         """
         short, times = shortest(model)
-        with shapes_only():
+        with _device(short):
             backbone = self._part("backbone", short["backbone"], allow=self.allow, where=where)
             mixer = make_mixer(short, backbone, self.allow, where, self._part)
         size = size_of(mixer)
@@ -51,14 +55,15 @@ class ShapeBench:
         self, short: Model, vocab: int, mixer: nn.Module, where: str
     ) -> tuple[int, int, int]:
         """Parameters around the blocks, those of the blocks but for mixers, and their number."""
-        built = build_model(short, vocab, seed=0, device="meta", allow=self.allow, where=where)
+        device = "meta" if _is_wide(short) else "cpu"
+        built = build_model(short, vocab, seed=0, device=device, allow=self.allow, where=where)
         made: list[nn.Module] = []
 
         def make() -> nn.Module:
             made.append(make_mixer(short, backbone, self.allow, where))
             return made[-1]
 
-        with shapes_only():
+        with _device(short):
             backbone = self._part("backbone", short["backbone"], allow=self.allow, where=where)
             hybrid: Hybrid = make_part("hybrid", short["hybrid"], allow=self.allow, where=where)
             hybrid.layers(backbone, make)
@@ -72,6 +77,14 @@ class ShapeBench:
         if key not in self._parts:
             self._parts[key] = make_part(axis, component, *given, allow=tuple(allow), where=where)
         return self._parts[key]
+
+
+def _is_wide(model: Model) -> bool:
+    return bool(model["backbone"]["dim"] > WIDE)
+
+
+def _device(model: Model) -> AbstractContextManager[None]:
+    return shapes_only() if _is_wide(model) else nullcontext()
 
 
 def size_of(module: nn.Module) -> int:

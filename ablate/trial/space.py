@@ -7,7 +7,6 @@ beside that class's options.
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import inspect
@@ -48,10 +47,15 @@ def choices(group: str, config_dirs: ConfigDirs = ()) -> list[str]:
     """Names of all choices of an axis (or ``backbone``, or ``model`` for the presets), sorted."""
     roots = [Path(folder) for folder in config_dirs]
     found = {path.stem for root in roots for path in (root / group).glob("*.yaml")}
-    shipped = resources.files("ablate.search_spaces") / group
-    if shipped.is_dir():
-        found |= {item.name[:-5] for item in shipped.iterdir() if item.name.endswith(".yaml")}
-    return sorted(found)
+    return sorted(found | _shipped(group))
+
+
+@functools.cache
+def _shipped(group: str) -> frozenset[str]:
+    folder = resources.files("ablate.search_spaces") / group
+    if not folder.is_dir():
+        return frozenset()
+    return frozenset(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
 def compose_model(name: str, config_dirs: ConfigDirs = (), *, where: str = "") -> Model:
@@ -103,7 +107,15 @@ def _folders(config_dirs: ConfigDirs) -> tuple[str, ...]:
 
 
 def _compose(group: str, name: str, folders: tuple[str, ...]) -> tuple[Model, dict[str, str]]:
-    return copy.deepcopy(_compose_once(group, name, folders))
+    content, chosen = _compose_once(group, name, folders)
+    return _copied(content), dict(chosen)
+
+
+def _copied(value: Any) -> Any:
+    """A copy of plain content; a plan makes some ten thousand, for which deepcopy is slow."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 @functools.lru_cache(maxsize=256)
