@@ -128,8 +128,8 @@ def _contents(
     }
     titles = {**fixed, **{name: section.title for name, section in sections.items()}}
     order = (
-        *("claims", "effects", "paper", "attribution", "curves", "learnability", "scaling"),
-        *("cost", "levels", "failure_rates", "failures", "provenance"),
+        *("claims", "search", "effects", "tuned", "paper", "attribution", "curves"),
+        *("learnability", "scaling", "cost", "levels", "failure_rates", "failures", "provenance"),
     )
     return [(name, titles[name]) for name in order if titles.get(name)]
 

@@ -13,8 +13,13 @@ from ablate.dashboards.sections.failure_rates import failure_rates_section
 from ablate.dashboards.sections.learnability import learnability_section
 from ablate.dashboards.sections.paper import paper_section
 from ablate.dashboards.sections.scaling import scaling_section
+from ablate.dashboards.sections.search import search_section
+from ablate.dashboards.sections.tuned import tuned_section
 
-SECTIONS = ("claims", "paper", "attribution", "learnability", "scaling", "failure_rates")
+SECTIONS = (
+    *("claims", "search", "tuned", "paper", "attribution", "learnability", "scaling"),
+    "failure_rates",
+)
 """The names of all sections that a study may have, in the order of the page."""
 
 
@@ -25,6 +30,8 @@ def report_sections(
     decimals = decimals_for(comparisons)
     found = (
         claims_section(results, decimals),
+        search_section(results),
+        tuned_section(results),
         None if paper is None else paper_section(results, comparisons, paper),
         attribution_section(results, decimals),
         learnability_section(results, decimals),

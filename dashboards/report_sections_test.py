@@ -8,13 +8,20 @@ import numpy as np
 import pytest
 
 from ablate.analysis.comparisons import compare
-from ablate.analysis.example_designs import factorial_study, size_study
+from ablate.analysis.example_designs import (
+    factorial_study,
+    search_study,
+    size_study,
+    tuned_study,
+)
 from ablate.analysis.example_study import PRIMARY, example_study
-from ablate.analysis.formatting import decimals_for, interval, number, signed
+from ablate.analysis.formatting import decimals_for, interval, number, probability, signed
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.learnability import learnability
 from ablate.analysis.published import load_published
+from ablate.analysis.searched import searched
 from ablate.analysis.size_laws import size_laws
+from ablate.analysis.tuned_cells import tuned_cells
 from ablate.dashboards.report import report_bytes
 from ablate.dashboards.report_sections import report_sections
 from ablate.dashboards.section import Section
@@ -123,6 +130,72 @@ def test_scaling_prints_the_fit() -> None:
     alpha = fit.parameters["alpha"]
     assert printed[2] == f"{number(alpha.estimate, 3)} {interval(alpha.low, alpha.high, 3)}"
     assert printed[3] == "6 x 3"
+
+
+def test_tuned_cells_print_what_the_held_out_seeds_give() -> None:
+    results = tuned_study(noise=0.05)
+    found = sections(results)["tuned"]
+    base, matrix = tuned_cells(results)
+    assert found.lead[0] == (
+        "Every cell is tuned over train.lr: best of 3 of 3 settings, with 4 seeds each. The budget "
+        "is equal."
+    )
+    printed = table(found)["memory=matrix"]
+    assert matrix.best is not None
+    assert matrix.effect is not None
+    best, effect = matrix.best, matrix.effect
+    decimals = len(printed[2].partition(".")[2])
+    assert printed == (
+        "3/3",
+        str(best.chosen),
+        number(best.naive, decimals),
+        f"{number(best.honest.estimate, decimals)} "
+        f"{interval(best.honest.low, best.honest.high, decimals)}",
+        signed(best.optimism, decimals),
+        f"{signed(effect.difference, decimals)} {interval(effect.low, effect.high, decimals)}",
+        probability(matrix.p_holm),
+    )
+    curve = table(found, 1)["baseline"]
+    assert curve == tuple(number(float(value), decimals) for value in base.expected)
+    (drawing,) = found.drawings
+    assert drawing.figure.data[0].x[0] == effect.difference
+
+
+def test_unequal_tuning_budgets_are_said() -> None:
+    results = tuned_study()
+    late = results.cells[-1].id
+    trials = tuple(
+        dataclasses.replace(trial, state="missing") if trial.cell == late else trial
+        for trial in results.trials
+    )
+    found = sections(dataclasses.replace(results, trials=trials))["tuned"]
+    assert "baseline 3 and memory=matrix 2 of 3. More settings flatter a cell." in found.lead[0]
+    assert table(found)["memory=matrix"][0] == "2/3"
+
+
+def test_a_search_prints_its_best_and_draws_the_way_there() -> None:
+    results = search_study(noise=0.02)
+    found, said = searched(results), sections(results)["search"]
+    assert found is not None
+    assert found.judged is not None
+    decimals = len(said.tables[0].rows[0][-1].partition(" ")[0].partition(".")[2])
+    best, honest = found.ranked[0], found.judged.honest
+    assert said.lead == (
+        f"40 of 40 configurations tried, each with 2 seeds. The best so far is {best.cell.label}: "
+        f"{number(best.summary.mean, decimals)} bits per byte as it looks, best of 40; "
+        f"{number(honest.estimate, decimals)} {interval(honest.low, honest.high, decimals)} by the "
+        f"seeds that did not choose it (luck: {signed(found.judged.optimism, decimals)}).",
+    )
+    rows = said.tables[0].rows
+    assert [row[0] for row in rows] == [one.cell.label for one in found.ranked[:10]]
+    assert rows[0][1] == f"{best.cell.axes['train.lr']:.3g}"
+    dots, steps, expected = said.drawings[0].figure.data
+    assert list(steps.y) == pytest.approx(list(found.running))
+    assert list(expected.y) == pytest.approx(list(found.expected))
+    low, high = said.drawings[0].figure.layout.yaxis.range
+    outside = sum(not low <= value <= high for value in dots.y)
+    assert f"{outside} worse configurations outside" in said.drawings[0].caption
+    assert "Importance of each axis" in sections(results)["attribution"].title
 
 
 @pytest.mark.parametrize("format", ["html", "md", "latex"])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from typing import Any
 
 from ablate.analysis.factorial import Factorial, factorial_effects
-from ablate.analysis.frame import Scalar, StudyResults
+from ablate.analysis.frame import Cell, Scalar, StudyResults
 from ablate.analysis.shapley import MOST, Shapley, Subset, shapley_values
 from ablate.analysis.surrogate import Surrogate, surrogate_importance
 from ablate.errors import UserError
@@ -86,10 +87,36 @@ def shapley(results: StudyResults) -> Shapley:
 def importance(results: StudyResults) -> Surrogate:
     """Return the share of each axis of a search in the variance of the primary measure.
 
+    One row for each configuration, the mean over its seeds: rows that repeat a configuration would
+    let the forest be tested on what it has learnt by heart. Where a range does not apply it stands
+    below its smallest value, so that one cut tells these configurations apart.
+
     Raises:
         UserError: if finished trials are too few, or the forest predicts no better than the mean.
     """
-    trials = [(cell, trial) for cell in results.cells for trial in results.by_cell[cell.id]]
-    columns = {axis: [cell.axes[axis] for cell, _ in trials] for axis in varied(results)}
-    values = [results.values[cell.id].get(trial.seed, math.nan) for cell, trial in trials]
+    space = results.search.get("space") or {}
+    log = {axis for axis, choice in space.items() if choice.get("log")}
+    columns = {
+        axis: _numeric([cell.axes[axis] for cell in results.cells], log=axis in log)
+        for axis in varied(results)
+    }
+    values = [_mean(results, cell) for cell in results.cells]
     return surrogate_importance(columns, values)
+
+
+def _mean(results: StudyResults, cell: Cell) -> float:
+    """The mean over the seeds of a configuration; NaN if one that ended has no value."""
+    values = results.values[cell.id]
+    ended = [t for t in results.by_cell[cell.id] if t.state in ("done", "diverged", "pruned")]
+    return sum(values.values()) / len(ended) if ended and len(values) == len(ended) else math.nan
+
+
+def _numeric(column: list[Scalar], *, log: bool) -> list[Any]:
+    """A column of numbers, by logarithm or not, with what does not apply below them all."""
+    known = [value for value in column if value is not None]
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in known):
+        return column
+    numbers = [math.log(float(value)) if log else float(value) for value in known]  # type: ignore[arg-type]
+    below = min(numbers) - (max(numbers) - min(numbers) or 1.0)
+    rest = iter(numbers)
+    return [below if value is None else next(rest) for value in column]

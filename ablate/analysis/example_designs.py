@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import zlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,59 @@ def size_study(seeds: int = 3, *, sizes: int = 6, noise: float = 0.002) -> Study
     return _study(factors, value, seeds, noise)
 
 
+RATES: Mapping[str, tuple[Scalar, ...]] = {
+    "train.lr": (0.001, 0.003, 0.01),
+    "memory": ("mlp", "matrix"),
+}
+
+
+def tuned_study(seeds: int = 4, *, noise: float = 0.004) -> StudyResults:
+    """Return two memories, each tuned over three learning rates; the matrix likes a larger one."""
+
+    def value(axes: Mapping[str, Scalar]) -> float:
+        best = 0.003 if axes["memory"] == "mlp" else 0.01
+        off = np.log10(float(axes["train.lr"] or 1) / best)
+        return 2.3 + 0.05 * (axes["memory"] == "matrix") + 0.2 * float(off**2)
+
+    results = _study(RATES, value, seeds, noise)
+    cells = tuple(
+        # Compared within the learning rate, as a plan does.
+        dataclasses.replace(cell, compared_with=results.cells[index - 1].id if index % 2 else None)
+        for index, cell in enumerate(results.cells)
+    )
+    return dataclasses.replace(results, cells=cells, design="one_factor", tune=("train.lr",))
+
+
+SPACE: Mapping[str, dict[str, Any]] = {
+    "train.lr": {"low": 1e-4, "high": 1e-1, "log": True},
+    "window": {"levels": [16, 4, 1]},
+}
+
+
+def search_study(trials: int = 40, seeds: int = 2, *, noise: float = 0.003) -> StudyResults:
+    """Return a search over a learning rate, which matters most, and a window; best at 0.01, 16."""
+    draw = np.random.default_rng(5)
+    rates = [0.003, *(10 ** draw.uniform(-4, -1, trials - 1))]
+    windows = [16, *(int(draw.choice([16, 4, 1])) for _ in range(trials - 1))]
+    table = {
+        rate: 2.3 + 0.1 * float(np.log10(rate / 0.01) ** 2) + 0.02 * (16 - window) / 15
+        for rate, window in zip(rates, windows, strict=True)
+    }
+    factors = {"train.lr": tuple(rates)}
+    results = _study(factors, lambda axes: table[float(axes["train.lr"] or 0)], seeds, noise)
+    cells = tuple(
+        dataclasses.replace(
+            cell,
+            label=f"search #{index}" if index else "baseline",
+            axes={"train.lr": rates[index], "window": windows[index]},
+            changed={},
+        )
+        for index, cell in enumerate(results.cells)
+    )
+    search = {"trials": trials, "space": dict(SPACE)}
+    return dataclasses.replace(results, cells=cells, design="search", search=search)
+
+
 def _study(
     factors: Mapping[str, tuple[Scalar, ...]],
     value: Callable[[Mapping[str, Scalar]], float],
@@ -74,7 +128,7 @@ def _study(
                 changed=changed,
                 compared_with=cells[0].id if cells else None,
                 parameters=_parameters(axes),
-                state_bytes=4096 * (1 + (axes["memory"] == "mlp")),
+                state_bytes=4096 * (1 + (axes.get("memory") == "mlp")),
                 flops_per_token=6.0 * _parameters(axes),
             )
         )

@@ -82,6 +82,7 @@ class StudyResults:
     """The plan of a study with the trials, states and curves that exist.
 
     `cells` and `trials` are in the order of the plan; `curves` maps trial id and metric name.
+    `tune` names the factors over which cells are tuned, `search` holds the space of a search.
     """
 
     study: str
@@ -99,6 +100,8 @@ class StudyResults:
     file: str = ""
     design: str = "one_factor"
     claims: tuple[str, ...] = ()
+    tune: tuple[str, ...] = ()
+    search: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def by_cell(self) -> Mapping[str, tuple[Trial, ...]]:
@@ -207,6 +210,8 @@ def load_results(ledger: Ledger) -> StudyResults:
         file=str(plan.get("file") or ""),
         design=str(plan.get("design") or "one_factor"),
         claims=tuple(plan.get("claims") or ()),
+        tune=tuple(plan.get("tune") or ()),
+        search=dict(plan.get("search") or {}),
     )
 
 

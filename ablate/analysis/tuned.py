@@ -38,10 +38,12 @@ def expected_best(values: ArrayLike, *, goal: Goal = "min") -> Floats:
         raise ValueError("the expected best needs at least one value, got none")
     sign = 1.0 if goal == "min" else -1.0
     ordered = np.sort(np.where(np.isfinite(array), sign * array, np.inf))
-    curve = np.empty(n)
-    for m in range(1, n + 1):
-        weights = np.array([math.comb(n - i, m - 1) for i in range(1, n + 1)]) / math.comb(n, m)
-        curve[m - 1] = (ordered[weights > 0] * weights[weights > 0]).sum()
+    m, curve = np.arange(1, n + 1), np.zeros(n)
+    weights = m / n  # C(n - i, m - 1) / C(n, m) at i = 1; each next i follows from the last
+    for i, value in enumerate(ordered, start=1):
+        curve[weights > 0] += weights[weights > 0] * value
+        if i < n:
+            weights = weights * np.maximum(n - i - m + 1, 0) / (n - i)
     return sign * curve
 
 

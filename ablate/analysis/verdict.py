@@ -18,6 +18,7 @@ from ablate.analysis.formatting import (
     signed,
 )
 from ablate.analysis.frame import StudyResults
+from ablate.analysis.searched import searched
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def _headline(results: StudyResults, comparisons: Comparisons) -> str:
     compared = [row for row in comparisons.rows if row.verdict is not Verdict.REFERENCE]
     if not any(row.summary.n for row in comparisons.rows):
         return "No trial has finished yet, so there is nothing to conclude."
+    if results.search:
+        return _best_found(results, decimals_for(comparisons))
     if not compared:
         return "The study has one cell only, so there is nothing to compare."
     if results.cell(results.baseline) is None and all(r.reference is None for r in compared):
@@ -122,6 +125,17 @@ def _headline(results: StudyResults, comparisons: Comparisons) -> str:
     if comparisons.family == 0:
         return "No difference can be tested: a test needs at least two seeds in both cells."
     return f"{_none_significant(comparisons)} Not significant does not mean equal."
+
+
+def _best_found(results: StudyResults, decimals: int) -> str:
+    found = searched(results)
+    if found is None or not found.ranked:
+        return "The search has no configuration yet whose seeds have all finished."
+    best = found.ranked[0]
+    return (
+        f"The best of {several(len(found.tried), 'configuration')} so far is {best.cell.label}, "
+        f"{number(best.summary.mean, decimals)} {measure_words(results.primary)} as it looks."
+    )
 
 
 def _significant(results: StudyResults, rows: Sequence[Row], compared: int) -> str:

@@ -176,8 +176,8 @@ def _importance(found: Surrogate, results: StudyResults, decimals: int) -> Secti
         ),
     )
     note = (
-        f"By a forest over {several(found.trials, 'trial')} that explains "
-        f"{number(100 * found.explained, 0)} % of the variance of trials it has not seen. A share "
+        f"By a forest over {several(found.trials, 'configuration')} that explains "
+        f"{number(100 * found.explained, 0)} % of the variance of those it has not seen. A share "
         "inside the interval of an axis that does nothing is noise."
     )
     return Section("", "", tables=(table,), notes=(note,))
