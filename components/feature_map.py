@@ -83,26 +83,59 @@ class _Monomials(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, degree: int) -> Tensor:
+    def forward(x: Tensor, degree: int) -> Tensor:
         blocks = _blocks(x.shape[1], degree)
         out = x.new_empty(x.shape[0], blocks[-1][2].stop, x.shape[2])
         out[:, 0] = 1
         for a, shorter, place in blocks:
             torch.mul(out[:, shorter], x[:, a : a + 1], out=out[:, place])
-        ctx.save_for_backward(x, out)
-        ctx.degree = degree
         return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        x, ctx.degree = inputs
+        ctx.save_for_backward(x, output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, degree: int) -> tuple[Tensor, int]:
+        rows = x.movedim(in_dims[0], 0)
+        out: Tensor = _Monomials.apply(rows.flatten(0, 1), degree)  # type: ignore[no-untyped-call]
+        return out.unflatten(0, rows.shape[:2]), 0
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         x, out = ctx.saved_tensors
-        total = torch.empty_like(out).copy_(grads[0])
+        d_x: Tensor = _MonomialsBack.apply(grads[0], x, out, ctx.degree)  # type: ignore[no-untyped-call]
+        return d_x, None
+
+
+class _MonomialsBack(torch.autograd.Function):
+    """The gradient of `_Monomials`; a function too, so that lanes are rows here as well."""
+
+    @staticmethod
+    def forward(grad: Tensor, x: Tensor, out: Tensor, degree: int) -> Tensor:
+        total = torch.empty_like(out).copy_(grad)
         d_x = torch.zeros_like(x)
-        for a, shorter, place in reversed(_blocks(x.shape[1], ctx.degree)):
+        for a, shorter, place in reversed(_blocks(x.shape[1], degree)):
             part = total[:, place]
             d_x[:, a] += (part * out[:, shorter]).sum(1)
             total[:, shorter].addcmul_(part, x[:, a : a + 1])
-        return d_x, None
+        return d_x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
+        *numbers, degree = given
+        lanes = [
+            x.expand(info.batch_size, *x.shape) if place is None else x.movedim(place, 0)
+            for x, place in zip(numbers, in_dims, strict=False)
+        ]
+        flat = (x.flatten(0, 1) for x in lanes)
+        d_x: Tensor = _MonomialsBack.apply(*flat, degree)  # type: ignore[no-untyped-call]
+        return d_x.unflatten(0, lanes[0].shape[:2]), 0
 
 
 @functools.cache

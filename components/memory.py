@@ -46,27 +46,34 @@ class Memory(Protocol):
 
 
 class _Gelu(torch.autograd.Function):
-    """Exact GELU and its derivative from one error function and one exponential."""
+    """Exact GELU and its derivative from one error function and one exponential; the density."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cdf = torch.erf(z * math.sqrt(0.5)).add_(1).mul_(0.5)
         pdf = torch.exp(z.square().mul_(-0.5)).mul_(1 / math.sqrt(2 * math.pi))
         slope = torch.addcmul(cdf, z, pdf)
-        ctx.save_for_backward(z, pdf, slope)
-        return z * cdf, slope
+        return z * cdf, slope, pdf
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
+        _, slope, pdf = output
+        ctx.mark_non_differentiable(pdf)
+        ctx.save_for_backward(*inputs, pdf, slope)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         z, pdf, slope = ctx.saved_tensors
-        d_value, d_slope = grads
+        d_value, d_slope, _ = grads
         return torch.addcmul(d_value * slope, d_slope * pdf, 2 - z.square())
 
 
 def gelu_and_slope(z: Float[Tensor, "*p n"]) -> tuple[Tensor, Tensor]:
     """GELU (exact, with the error function) and its derivative at `z`."""
-    pair: tuple[Tensor, Tensor] = _Gelu.apply(z)  # type: ignore[no-untyped-call]
-    return pair
+    value, slope, _ = _Gelu.apply(z)  # type: ignore[no-untyped-call]
+    return value, slope
 
 
 class Output(nn.Module):

@@ -60,7 +60,7 @@ def _iterate_dual(x: Tensor, d: Tensor, schedule: Schedule) -> Tensor:
             d_poly = torch.add(product, product.mT).mul_(c).add_(d_gram, alpha=b)
         else:
             poly, d_poly = b * gram, b * d_gram
-        d = torch.baddbmm(d, poly, d, beta=a).baddbmm_(d_poly, x)
+        d = torch.baddbmm(torch.baddbmm(d, poly, d, beta=a), d_poly, x)
         if step + 1 < len(schedule):
             x = torch.baddbmm(x, poly, x, beta=a)
     return d
@@ -72,27 +72,42 @@ def _in_cache(of: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(t.split(size) for t in (of, *more)), strict=True)
 
 
+def _norms(s: Tensor) -> Tensor:
+    return s.flatten(1).norm(dim=1)[:, None, None]
+
+
 class _Orthogonalise(torch.autograd.Function):
     """Works on matrices with at most as many rows as columns."""
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, schedule: Schedule, eps: float) -> Tensor:
-        norm = s.flatten(1).norm(dim=1)[:, None, None]
-        ctx.save_for_backward(s, norm)
-        ctx.schedule, ctx.eps = schedule, eps
-        done = [_iterate(x / (n + eps), schedule) for x, n in _in_cache(s, norm)]
+    def forward(s: Tensor, schedule: Schedule, eps: float) -> Tensor:
+        done = [_iterate(x / (n + eps), schedule) for x, n in _in_cache(s, _norms(s))]
         return torch.cat(done)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Schedule, float], output: Tensor) -> None:
+        s, ctx.schedule, ctx.eps = inputs
+        ctx.save_for_backward(s)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], s: Tensor, schedule: Schedule, eps: float
+    ) -> tuple[Tensor, int]:
+        lanes = s.movedim(in_dims[0], 0)
+        flat = lanes.flatten(0, 1)
+        out: Tensor = _Orthogonalise.apply(flat, schedule, eps)  # type: ignore[no-untyped-call]
+        return out.unflatten(0, lanes.shape[:2]), 0
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        s, norm = ctx.saved_tensors
+        (s,) = ctx.saved_tensors
         done = []
-        for x, n, d in _in_cache(s, norm, grads[0]):
+        for x, n, d in _in_cache(s, _norms(s), grads[0]):
             scale = n + ctx.eps
             d = _iterate_dual(x / scale, d, ctx.schedule)
             # The norm's own share; a zero matrix has none, and its norm no derivative.
             along = (d * x).sum((1, 2), keepdim=True) / (scale * n).masked_fill(n == 0, torch.inf)
-            done.append(torch.addcmul(d, along, x, value=-1).div_(scale))
+            done.append(torch.addcmul(d, along, x, value=-1) / scale)
         return torch.cat(done), None, None
 
 

@@ -34,13 +34,19 @@ class Gates:
 
 class _Decay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rate: Tensor) -> Tensor:
+    def forward(rate: Tensor) -> Tensor:
         n = rate.shape[-1]
         below = torch.ones(n, n, dtype=torch.bool, device=rate.device).tril_(-1)
         rows = torch.where(below, rate.unsqueeze(-1), 1.0)
-        out = torch.cumprod(rows, dim=-2).tril_()
-        ctx.save_for_backward(out)
-        return out
+        return torch.cumprod(rows, dim=-2).tril_()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], rate: Tensor) -> tuple[Tensor, int]:
+        return decay_matrix(rate.movedim(in_dims[0], 0)), 0
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
