@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ablate.commands import complete
+from ablate.commands import complete, launch
 from ablate.commands.options import (
     Allow,
     ConfigDir,
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 track = typer.Typer(help="The MLflow view of a study.", no_args_is_help=True)
 app.add_typer(track, name="track")
+app.command()(launch.launch)
 
 
 def _version(wanted: bool) -> None:

@@ -71,6 +71,11 @@ class RunProgress:
             self._running.discard(event.trial_id)
             self._states[event.message["state"]] += 1
             self._line(event)
+        elif event.kind == "again":
+            self._running.discard(event.trial_id)
+            name = self._names.get(event.trial_id, "?")
+            line = f"again     {name}  {event.message['error']}; it runs once more"
+            self._out.print(line, markup=False, soft_wrap=True)
         if self._bar is not None and self._task is not None and event.kind in {"begin", "end"}:
             ended = self._states.total()
             self._bar.update(self._task, completed=ended, description=self._summary())

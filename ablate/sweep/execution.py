@@ -8,7 +8,7 @@ share a worker: a pack. Each trial of a pack begins, reports and ends for itself
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,7 +27,10 @@ RunPack = Callable[[Job, Callable[[Burst], None]], None]
 
 @dataclass(frozen=True)
 class Event:
-    """A message that is now in the ledger; kind is ``begin``, ``start``, ``row`` or ``end``."""
+    """A message that is now in the ledger; kind is ``begin``, ``start``, ``row`` or ``end``.
+
+    ``again`` ends an attempt that is followed by another one.
+    """
 
     kind: str
     trial_id: str
@@ -37,8 +40,11 @@ class Event:
 class Executor(Protocol):
     """Runs jobs; neither a trial's own failure nor the loss of a job may end the others."""
 
-    def run(self, jobs: list[Job], recorder: Recorder) -> None:
-        """Run all of `jobs`, telling `recorder` of each message as it comes."""
+    def run(self, jobs: Iterable[Job], recorder: Recorder) -> None:
+        """Run all of `jobs`, telling `recorder` of each message as it comes.
+
+        An iterator is asked for its next job when that can run: it may depend on earlier ones.
+        """
 
 
 class Recorder:
@@ -78,10 +84,21 @@ class Recorder:
             self.begin(trial_id)
             self._close(trial_id, "lost", error)
 
-    def lose_running(self, error: str) -> None:
-        """Record every trial that has begun and not ended as lost."""
+    def lost_but_again(self, trial_id: str, error: str) -> None:
+        """Record an unfinished trial as lost; its next `begin` is another attempt."""
+        if trial_id in self._running:
+            self._ledger.mark(trial_id, "lost", error)
+            del self._running[trial_id]
+            self._on_event(Event("again", trial_id, {"kind": "again", "error": error}))
+
+    def unfinished(self, job: Job) -> Job:
+        """Return the trials of `job` that have not ended in this run."""
+        return [spec for spec in job if spec["id"] not in self._ended]
+
+    def lose_running(self, error: str, *, state: str = "lost") -> None:
+        """Record every trial that has begun and not ended as lost, or as ``cancelled``."""
         for trial_id in list(self._running):
-            self.lost(trial_id, error)
+            self._close(trial_id, state, error)
 
     def _close(self, trial_id: str, state: str, error: str) -> None:
         self._ledger.mark(trial_id, state, error)

@@ -22,11 +22,14 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
-from ablate.errors import UserError
+from ablate.sweep import cluster
 from ablate.sweep.execution import Burst, Job, Recorder, RunPack, RunTrial, run_job
 from ablate.telemetry import set_defaults
 
 _OBJECT_STORE_BYTES = 200_000_000
+_ATTEMPTS = 3
+"""How often a trial is tried in one run if each time the machine goes that ran it."""
+_MACHINE_GONE = ("node has died", "node died", "raylet died", "preempted", "is unavailable")
 _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -60,17 +63,26 @@ class RayTuneExecutor:
     def run(self, jobs: list[Job], recorder: Recorder) -> None:
         """Run `jobs`; a worker that dies loses the unfinished trials of its own job only.
 
+        Trials that were lost with a whole machine run again once the others are through.
+
         Raises:
-            UserError: one trial asks for more than all of Ray's machines have.
+            UserError: the cluster cannot be joined or a machine of it lacks something, or one
+                trial asks for more than each of its machines has.
         """
-        with _ray(self._address, self._num_cpus), _scratch() as storage:
-            self._check_resources()
-            self._fit(jobs, recorder, storage)
+        allow = dict.fromkeys(name for job in jobs for s in job for name in s.get("allow") or ())
+        with _ray(self._address, self._num_cpus, tuple(allow)), _scratch() as storage:
+            cluster.check_resources(self._cpus, self._gpus)
+            left = jobs
+            for attempt in range(1, _ATTEMPTS + 1):
+                self._fit(left, recorder, f"{storage}/{attempt}", last=attempt == _ATTEMPTS)
+                left = [job for job in map(recorder.unfinished, left) if job]
+                if not left:
+                    break
         for job in jobs:
             for spec in job:
                 recorder.lost(spec["id"], "Ray Tune ended without running this trial")
 
-    def _fit(self, jobs: list[Job], recorder: Recorder, storage: str) -> None:
+    def _fit(self, jobs: list[Job], recorder: Recorder, storage: str, *, last: bool) -> None:
         from ray import tune
 
         trainable = tune.with_parameters(_trainable, jobs=jobs, run=self._run, pack=self._pack)
@@ -88,22 +100,11 @@ class RayTuneExecutor:
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0, fail_fast=False),
                 checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
-                callbacks=[_callback([[spec["id"] for spec in job] for job in jobs], recorder)],
+                callbacks=[_callback(jobs, recorder, last=last)],
             ),
         )
         with _quiet():
             tuner.fit()
-
-    def _check_resources(self) -> None:
-        import ray
-
-        have = ray.cluster_resources()
-        for name, need in (("CPU", self._cpus), ("GPU", self._gpus)):
-            if need > have.get(name, 0.0):
-                raise UserError(
-                    f"one trial asks for {need:g} {name} and Ray has {have.get(name, 0.0):g}: "
-                    f"lower resources.{name.lower()}s of the study."
-                )
 
 
 def _name(trial: Any) -> str:
@@ -125,13 +126,13 @@ def _trainable(
     run_job(jobs[config["index"]], report, run=run, pack=pack)
 
 
-def _callback(ids: list[list[str]], recorder: Recorder) -> Any:
+def _callback(jobs: list[Job], recorder: Recorder, *, last: bool) -> Any:
     """Make the Tune callback, in the driver, that passes messages to `recorder`."""
     from ray import tune
 
     class PassOn(tune.Callback):
-        def __init__(self, ids: list[list[str]], recorder: Recorder) -> None:
-            self.ids, self.recorder = ids, recorder
+        def __init__(self, jobs: list[Job], recorder: Recorder) -> None:
+            self.jobs, self.recorder = jobs, recorder
 
         def __getstate__(self) -> dict[str, Any]:
             # Tune pickles its callbacks to restore them later, which is never done here.
@@ -149,17 +150,19 @@ def _callback(ids: list[list[str]], recorder: Recorder) -> Any:
                     self.recorder.message(trial_id, message)
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            reason, with_machine = _reason(trial)
+            lost = self.recorder.lost_but_again if with_machine and not last else self.recorder.lost
             for trial_id in self.ids_of(trial):
-                self.recorder.lost(trial_id, _reason(trial))
+                lost(trial_id, reason)
 
         def ids_of(self, trial: Any) -> list[str]:
-            return self.ids[int(trial.config["index"])]
+            return [spec["id"] for spec in self.jobs[int(trial.config["index"])]]
 
-    return PassOn(ids, recorder)
+    return PassOn(jobs, recorder)
 
 
-def _reason(trial: Any) -> str:
-    """Say in a line why Tune gave a trial up, from the file in which Tune keeps it."""
+def _reason(trial: Any) -> tuple[str, bool]:
+    """Say in a line why Tune gave a trial up, and whether the whole machine is gone."""
     try:
         text = Path(trial.error_file).read_text(errors="replace")
     except (OSError, TypeError):
@@ -167,12 +170,14 @@ def _reason(trial: Any) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any("worker process has died" in line for line in lines):
         pid = next((line for line in lines if line.startswith("pid:")), "pid unknown")
-        return f"the worker died ({pid}): killed, crashed, or out of the machine's memory"
-    return f"the worker was lost: {lines[-1] if lines else 'Ray gives no reason'}"
+        return f"the worker died ({pid}): killed, crashed, or out of the machine's memory", False
+    if any(sign in text for sign in _MACHINE_GONE):
+        return "its machine is gone or cannot be reached", True
+    return f"the worker was lost: {lines[-1] if lines else 'Ray gives no reason'}", False
 
 
 @contextmanager
-def _ray(address: str | None, num_cpus: int | None) -> Iterator[None]:
+def _ray(address: str | None, num_cpus: int | None, allow: tuple[str, ...]) -> Iterator[None]:
     """Have Ray running: one that this process has already, or one that is stopped afterwards."""
     set_defaults()
     import ray
@@ -190,12 +195,10 @@ def _ray(address: str | None, num_cpus: int | None) -> Iterator[None]:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     try:
         with _quiet():
-            ray.init(
-                address=address or "local",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **({} if address else local),
-            )
+            if address:
+                cluster.join(address, allow)
+            else:
+                ray.init(address="local", log_to_driver=False, logging_level=logging.ERROR, **local)
         yield
     finally:
         ray.shutdown()
