@@ -134,13 +134,21 @@ class Layer(nn.Module):
 
 
 class ProjectedMixer(nn.Module):
-    """Project to queries, keys and values, and let the mixer read and write."""
+    """Project to queries, keys and values, and let the mixer read and write.
+
+    A mixer that does not use all three says so, `uses = ("v",)`: no projection is made for the
+    others, and it gets zeros in their place.
+    """
 
     def __init__(self, backbone: Backbone, mixer: nn.Module) -> None:
         super().__init__()
         dims = backbone.dims
         self.dims = dims
-        self.widths = [dims.heads * width for width in (dims.key, dims.key, dims.value)]
+        full = [dims.heads * width for width in (dims.key, dims.key, dims.value)]
+        used = getattr(mixer, "uses", ("q", "k", "v"))
+        self.widths = [
+            width if name in used else 0 for name, width in zip("qkv", full, strict=True)
+        ]
         channels = sum(self.widths)
         self.qkv = nn.Linear(dims.model, channels, bias=False)
         self.conv = nn.Conv1d(channels, channels, backbone.conv_width, groups=channels, bias=False)
@@ -151,11 +159,14 @@ class ProjectedMixer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries and keys of length 1, values, and the convolution's tail."""
         mixed, tail = causal_conv(self.qkv(x), self.conv.weight[:, 0], tail)
-        q, k, v = (
-            part.reshape(*part.shape[:2], self.dims.heads, -1)
-            for part in torch.split(silu(mixed), self.widths, dim=-1)
-        )
+        parts = torch.split(silu(mixed), self.widths, dim=-1)
+        widths = (self.dims.key, self.dims.key, self.dims.value)
+        q, k, v = (self._by_head(*pair) for pair in zip(parts, widths, strict=True))
         return unit(q), unit(k), v, tail
+
+    def _by_head(self, part: Tensor, width: int) -> Tensor:
+        shape = (*part.shape[:2], self.dims.heads, width)
+        return part.reshape(shape) if part.shape[-1] else part.new_zeros(shape)
 
     def forward(
         self, x: Float[Tensor, "b t m"], state: BlockState | None = None
@@ -171,9 +182,10 @@ class MixerLayer(ProjectedMixer, Layer):
 
     def __init__(self, backbone: Backbone, mixer: nn.Module) -> None:
         super().__init__(backbone, mixer)
+        width = self.dims.heads * self.dims.value
         self.norm = RMSNorm(self.dims.value)
-        self.gate = nn.Linear(self.dims.model, self.widths[2], bias=False)
-        self.out = nn.Linear(self.widths[2], self.dims.model, bias=False)
+        self.gate = nn.Linear(self.dims.model, width, bias=False)
+        self.out = nn.Linear(width, self.dims.model, bias=False)
 
     def forward(
         self, x: Float[Tensor, "b t m"], state: BlockState | None = None

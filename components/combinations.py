@@ -36,7 +36,28 @@ def check_combination(
         ValueError: what clashes, and what to choose instead.
     """
     _check_step(memory, window, bias, retention, optimizer)
-    _check_retention(memory, feature_map, retention, newton_schulz)
+    _check_retention(memory, feature_map, window, retention, optimizer, newton_schulz)
+
+
+def check_steps(window: nn.Module, retention: Retention, chunk: int, steps: int) -> None:
+    """Refuse what several steps for each token have no meaning for.
+
+    Raises:
+        ValueError: what clashes, and what to choose instead.
+    """
+    what = f"inner_optimizer.steps={steps}"
+    if chunk != 1:
+        raise ValueError(
+            f"{what} with chunk={chunk}: each step takes its gradient at the memory after the step "
+            "before, which is chunk 1"
+        )
+    if window.length != 1:
+        raise ValueError(f"{what} with window.length={window.length}: set window.length 1")
+    if retention.resets or retention.ties or retention.shrinks:
+        raise ValueError(
+            f"{what} with retention {type(retention).__name__}: it acts on a token, not on a step; "
+            "choose none, constant, scalar or channel"
+        )
 
 
 def _check_step(
@@ -86,7 +107,9 @@ def _check_least_squares(
 def _check_retention(
     memory: nn.Module,
     feature_map: nn.Module,
+    window: nn.Module,
     retention: Retention,
+    optimizer: InnerOptimizer,
     newton_schulz: NewtonSchulz | None,
 ) -> None:
     name = type(retention).__name__
@@ -108,12 +131,17 @@ def _check_retention(
     width = feature_map.width
     if retention.side == "value" and deep:
         raise ValueError(f"retention={name}.side=value with a deep memory: it has side key only")
-    if retention.side == "key" and width != retention.channels:
+    if retention.side == "both" and (deep or window.length > 1 or optimizer.has_momentum):
         raise ValueError(
-            f"retention={name}.side=key has {retention.channels} channels, but the feature map "
-            f"gives {width}: choose feature_map identity or side value"
+            f"retention={name}.side=both needs one matrix, window.length 1 and no momentum: its "
+            "decays do not factor otherwise; choose side key or value"
         )
-    if retention.side == "key" and any(rows != width for rows, _ in shapes[fronts:]):
+    if retention.side != "value" and width != retention.columns:
+        raise ValueError(
+            f"retention={name}.side={retention.side} has {retention.columns} key channels, but "
+            f"the feature map gives {width}: choose feature_map identity or side value"
+        )
+    if retention.side != "value" and any(rows != width for rows, _ in shapes[fronts:]):
         raise ValueError(
             f"retention={name} with this memory: each later map must have as many rows as the "
             f"key has channels ({width}); use two layers and equal key and value widths"

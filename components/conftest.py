@@ -22,6 +22,7 @@ from ablate.components.inner_optimizer import (
     Nesterov,
 )
 from ablate.components.memory import GatedMLPMemory, MatrixMemory, MLPMemory, Output
+from ablate.components.multi_step import MultiStepGradientDescent
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.retention import Retention, ScalarRetention
@@ -43,6 +44,11 @@ MEMORIES: dict[str, Callable[..., nn.Module]] = {
 
 OPTIMIZERS: dict[str, Callable[..., InnerOptimizer]] = {
     "gd": GradientDescent,
+    "constant": functools.partial(GradientDescent, gated=False),
+    "multi step": MultiStepGradientDescent,
+    "three steps": functools.partial(
+        MultiStepGradientDescent, steps=3, prediction="undecayed", conv_width=2
+    ),
     "decayed": functools.partial(GradientDescent, prediction="decayed"),
     "implicit": ImplicitGradientDescent,
     "least squares": LeastSquares,
@@ -56,7 +62,7 @@ SCALAR = functools.partial(ScalarRetention, init=2.0)
 def _draw(layer: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for module in layer.modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear | nn.Conv1d):
             nn.init.normal_(module.weight, std=0.4, generator=generator)
         init: Callable[..., None] | None = getattr(module, "init_weights", None)
         if init is not None:

@@ -14,6 +14,7 @@ from ablate.components.backbone import unit
 from ablate.components.backbone_test import draw, initialise
 from ablate.components.exponential import Exponential, ExponentialMemory
 from ablate.components.exponential_test import HEADS, gates_of, in_pieces, inputs, make, truncate
+from ablate.components.exponential_test import attend as attend_values
 from ablate.components.exponential_test import oracle as run_loop
 
 EVEN = 4
@@ -136,3 +137,16 @@ def test_wrong_widths_and_reads_are_refused_by_name() -> None:
         make(read="never")
     with pytest.raises(ValueError, match="rope=True needs an even key width, not 3"):
         Exponential(layer.dims, rope=True)
+
+
+def test_a_windowed_write_counts_a_token_once_for_each_window_it_is_in() -> None:
+    layer = make("matrix", window=3, forget=False, gates="none", anchors=0)
+    q, k, v, x = inputs()
+    lr = gates_of(layer, x).lr
+    y, _ = layer(q, k, v, x)
+    for t in range(9):
+        total = torch.zeros_like(v)
+        for i in range(t + 1):
+            total[:, i] = v[:, i] * lr[:, i : min(t, i + 2) + 1].sum(1).unsqueeze(-1)
+        expected = attend_values(layer, q, k, total, softmax=False)[:, t]
+        torch.testing.assert_close(y[:, t], expected, rtol=0, atol=1e-11)

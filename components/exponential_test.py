@@ -230,19 +230,6 @@ def test_an_online_matrix_with_l2_is_the_delta_rule_on_pairs() -> None:
     torch.testing.assert_close(layer(q, k, v, x)[0], y, rtol=0, atol=1e-10)
 
 
-def test_a_windowed_write_counts_a_token_once_for_each_window_it_is_in() -> None:
-    layer = make("matrix", window=3, forget=False, gates="none", anchors=0)
-    q, k, v, x = inputs()
-    lr = gates_of(layer, x).lr
-    y, _ = layer(q, k, v, x)
-    for t in range(LENGTH):
-        total = torch.zeros_like(v)
-        for i in range(t + 1):
-            total[:, i] = v[:, i] * lr[:, i : min(t, i + 2) + 1].sum(1).unsqueeze(-1)
-        expected = attend(layer, q, k, total, softmax=False)[:, t]
-        torch.testing.assert_close(y[:, t], expected, rtol=0, atol=1e-11)
-
-
 @pytest.mark.parametrize("memory", ["mlp", "matrix"])
 @pytest.mark.parametrize("normalised", [False, True])
 def test_a_span_as_long_as_the_sequence_changes_nothing_and_a_short_one_forgets(

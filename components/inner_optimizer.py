@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -50,19 +51,26 @@ class InnerOptimizer(nn.Module):
     ridge: float | None = None
     steps: int = 1
 
-    def __init__(self, dims: Dims, *, lr_max: float) -> None:
+    def __init__(self, dims: Dims, *, lr_max: float, gated: bool = True, count: int = 1) -> None:
         super().__init__()
         if not lr_max > 0:
             raise ValueError(f"{type(self).__name__}.lr_max={lr_max!r}: must be > 0")
-        self.lr_max = lr_max
-        self.lr = HeadGate(dims)
+        self.lr_max, self.heads = lr_max, dims.heads
+        self.lr = HeadGate(dims, count=count) if gated else None
         self.momentum = HeadGate(dims, offset=1.0) if self.has_momentum else None
 
     def forward(self, x: Float[Tensor, "b t m"]) -> Step:
         """lr = lr_max sigmoid(w x + b), theta = sigmoid(w' x + b')."""
-        size: Tensor = self.lr(x).squeeze(-1) * self.lr_max
+        size = self._sizes(x).squeeze(-1)
         decay = None if self.momentum is None else self.momentum(x).squeeze(-1)
         return Step(size, decay)
+
+    def _sizes(self, x: Tensor) -> Float[Tensor, "b t h n"]:
+        if self.lr is not None:
+            made: Tensor = self.lr(x) * self.lr_max
+            return made
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return torch.full((*x.shape[:2], self.heads, 1), self.lr_max, dtype=wide, device=x.device)
 
     def spread(self, keep: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
         """Kept shares and window weights for each step, where a token has several (`steps`)."""
@@ -77,6 +85,7 @@ class GradientDescent(InnerOptimizer):
         lr_max: bound of the step.
         prediction: whose error G_n is: "undecayed": of M_{n-1} (Titans, Atlas); "decayed": of
             alpha_n M_{n-1} (Gated DeltaNet), which exists for a matrix with window 1.
+        gated: the step is lr_max times a gate; else it is lr_max for every token.
 
     Raises:
         ValueError: `lr_max` is not positive, or an unknown prediction.
@@ -90,11 +99,27 @@ class GradientDescent(InnerOptimizer):
             {"inner_optimizer.prediction": "undecayed"},
             given={"retention": "none", "memory": "matrix", "window.length": 1},
         ),
+        Limit(
+            "a gate that is always half open is half a constant step",
+            {"gated": False, "lr_max": 0.1},
+            {"inner_optimizer.gated": True, "inner_optimizer.lr_max": 0.2},
+            held={
+                "inner_optimizer.lr.project.weight": 0.0,
+                "inner_optimizer.lr.offset": 0.0,
+            },
+        ),
     )
     has_momentum: ClassVar[bool] = False
 
-    def __init__(self, dims: Dims, *, lr_max: float = 0.05, prediction: str = "undecayed") -> None:
-        super().__init__(dims, lr_max=lr_max)
+    def __init__(
+        self,
+        dims: Dims,
+        *,
+        lr_max: float = 0.05,
+        prediction: str = "undecayed",
+        gated: bool = True,
+    ) -> None:
+        super().__init__(dims, lr_max=lr_max, gated=gated)
         if prediction not in PREDICTIONS:
             raise ValueError(
                 f"{type(self).__name__}.prediction={prediction!r}: must be one of "

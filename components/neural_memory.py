@@ -5,6 +5,7 @@ M_n = alpha_n M_{n-1} - b_n P(S_n) and y_n = M_n(phi(q_n)) (Atlas Eq. 32-33; Tit
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -12,11 +13,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.components.bias import L2, Bias
-from ablate.components.combinations import check_combination, is_plain_matrix
+from ablate.components.combinations import check_combination, check_steps, is_plain_matrix
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
 from ablate.components.memory import Memory, Weights
 from ablate.components.memory_layer import MemoryLayer, Window, wide_numbers
+from ablate.components.multi_step import MultiStepGradientDescent, interleave
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.recurrence.chunked import Rule, run_chunked
 from ablate.components.recurrence.coefficients import Gates
@@ -73,16 +75,34 @@ class NeuralMemory(MemoryLayer[MemoryState]):
         check_combination(
             memory, feature_map, window, bias, retention, inner_optimizer, newton_schulz
         )
+        if inner_optimizer.steps > 1:
+            check_steps(window, retention, chunk, inner_optimizer.steps)
         self.chunk = chunk
         self.memory, self.feature_map, self.window = memory, feature_map, window
         self.bias, self.retention = bias, retention
         self.inner_optimizer, self.newton_schulz = inner_optimizer, newton_schulz
 
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Which of queries, keys and values the layer reads."""
+        return ("q", "v") if self.retention.ties else ("q", "k", "v")
+
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, gates: Gates, state: MemoryState
     ) -> tuple[Tensor, MemoryState]:
-        """Chunk by chunk."""
-        return run_chunked(self.rule(), q, k, v, gates, state)
+        """Chunk by chunk; a token with several steps is as many tokens, of which one is read."""
+        if self.retention.ties:
+            k = 1 - gates.keep
+        optimizer, tail = self.inner_optimizer, state.tail
+        if not isinstance(optimizer, MultiStepGradientDescent) or optimizer.steps == 1:
+            return run_chunked(self.rule(), q, k, v, gates, state)
+        keys, values, tail = optimizer.further(x, tail, q.dtype)
+        values = torch.stack([self.bias.target(one, x) for one in values.unbind(2)], dim=2)
+        k, v = interleave(keys, k), interleave(values, v)
+        asked = q.repeat_interleave(optimizer.steps, dim=1)
+        y, state = run_chunked(self.rule(), asked, k, v, gates, state)
+        place = 0 if self.read == "before" else optimizer.steps - 1
+        return y[:, place :: optimizer.steps], replace(state, tail=tail)
 
     def frozen(self, state: MemoryState | None, rows: int) -> Weights:
         """The memory as a read finds it now, for `retrieve`."""
@@ -147,7 +167,7 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             and self.inner_optimizer.ridge is None
             and self.newton_schulz is None
             and not (retention.maps or retention.shrinks or retention.resets)
-            and retention.side != "value"
+            and retention.side in (None, "key")
         )
 
     def _start(self) -> Weights:
@@ -186,7 +206,14 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             said=None
             if width is None
             else blank.new_zeros(rows, window.length - 1, dims.heads, width),
+            tail=self._blank_tail(blank, rows),
         )
+
+    def _blank_tail(self, blank: Tensor, rows: int) -> Tensor | None:
+        optimizer = self.inner_optimizer
+        if not isinstance(optimizer, MultiStepGradientDescent) or optimizer.steps == 1:
+            return None
+        return blank.new_zeros(rows, *optimizer.tail)
 
     def _blank_momentum(self, weights: Weights) -> Weights:
         if self.inner_optimizer.ridge is not None:

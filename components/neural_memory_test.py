@@ -14,10 +14,16 @@ from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.nonlinear_retention import ElasticNet, LqRetention, SimplexRetention
 from ablate.components.recurrence.state import MemoryState
-from ablate.components.retention import ChannelRetention, ConstantRetention, ResetRetention
+from ablate.components.retention import (
+    ChannelRetention,
+    ConstantRetention,
+    ResetRetention,
+    TiedRetention,
+)
 from ablate.components.state_size import state_bytes
 
 MakeLayer = Callable[..., NeuralMemory]
+BOTH = partial(ChannelRetention, side="both")
 BY_ROW = partial(ChannelRetention, side="value")
 ROBUST = partial(Lp, p=1.5)
 LEARNED = partial(ConstantRetention, schedule="learned")
@@ -46,6 +52,10 @@ KINDS: list[Mapping[str, object]] = [
     {"memory": "mlp", "optimizer": "momentum", "retention": LEARNED, "bias": ValueShift},
     {"memory": "matrix", "optimizer": "momentum", "retention": ElasticNet, "bias": ROBUST},
     {"memory": "mlp", "optimizer": "momentum", "retention": ResetRetention},
+    {"memory": "matrix", "optimizer": "multi step", "window": 1, "chunk": 1},
+    {"memory": "mlp", "optimizer": "three steps", "window": 1, "chunk": 1, "read": "before"},
+    {"memory": "matrix", "optimizer": "constant", "retention": TiedRetention, "degree": 1},
+    {"memory": "matrix", "optimizer": "gd", "retention": BOTH, "degree": 1, "window": 1},
 ]
 
 
@@ -74,7 +84,7 @@ def _pieces(
 
 
 def _tensors(state: MemoryState) -> list[Tensor]:
-    step = [part for part in (state.step, state.said) if part is not None]
+    step = [part for part in (state.step, state.said, state.tail) if part is not None]
     return [*state.weights, *state.base, *state.momentum, state.keys, state.values, *step]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -23,10 +24,12 @@ from ablate.components.retention import (
     ConstantRetention,
     ResetRetention,
     Retention,
+    TiedRetention,
 )
 
 DIMS = Dims(model=5, heads=2, key=4, value=3)
 MakeLayer = Callable[..., NeuralMemory]
+BOTH = functools.partial(ChannelRetention, side="both")
 
 
 def _normal(*shape: int, seed: int = 0) -> Tensor:
@@ -184,15 +187,24 @@ def test_channel_retention_is_a_tempered_low_rank_gate() -> None:
     torch.testing.assert_close(start(0 * x), torch.full((2, 7, 2, 4), 0.9820138))
 
 
+def test_tied_retention_keeps_at_least_its_floor() -> None:
+    x = _normal(2, 7, 5).float()
+    free, bounded = (_drawn(TiedRetention(DIMS, floor=floor, init=0.0)) for floor in (0.0, 0.75))
+    torch.testing.assert_close(bounded(x), 0.75 + 0.25 * free(x))
+    assert (bounded(-1e6 * x) >= 0.75 - 1e-6).all()
+    assert (bounded(1e6 * x).amax((0, 1)) == 1.0).any()
+
+
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
+        (lambda: TiedRetention(DIMS, floor=1.0), r"TiedRetention\.floor=1\.0: must be in \[0, 1\)"),
         (lambda: LqRetention(DIMS, q=1.5), r"LqRetention\.q=1\.5: must be >= 2"),
         (lambda: LqRetention(DIMS, form="both"), "must be one of corrected, printed"),
         (lambda: SoftThreshold(DIMS, threshold=-1.0), "threshold=-1.0: must be >= 0"),
         (lambda: ElasticNet(DIMS, sparsity=-1.0), "sparsity=-1.0: must be >= 0"),
         (lambda: ConstantRetention(DIMS, schedule="slow"), "must be one of retnet, alibi, learned"),
-        (lambda: ChannelRetention(DIMS, side="left"), "must be one of key, value"),
+        (lambda: ChannelRetention(DIMS, side="left"), "must be one of key, value, both"),
         (lambda: ChannelRetention(DIMS, rank=0), "rank=0: must be a whole number >= 1"),
         (lambda: ResetRetention(DIMS, what="all"), "must be one of momentum, memory, both"),
         (lambda: GradientDescent(DIMS, prediction="new"), "must be one of undecayed, decayed"),
@@ -224,7 +236,7 @@ def test_bad_options_are_refused(make: Callable[[], object], rule: str) -> None:
         ({"retention": ChannelRetention, "degree": 1}, "no fold of orthogonalised writes"),
         (
             {"optimizer": "gd", "retention": ChannelRetention},
-            "has 3 channels, but the feature map gives 10",
+            "has 3 key channels, but the feature map gives 10",
         ),
         (
             {"optimizer": "gd", "retention": lambda d: ChannelRetention(d, side="value")},
@@ -235,6 +247,25 @@ def test_bad_options_are_refused(make: Callable[[], object], rule: str) -> None:
             "each later map must have as many rows",
         ),
         ({"granularity": 2, "retention": ElasticNet}, "it shrinks at every token"),
+        ({"optimizer": "gd", "retention": BOTH, "degree": 1}, "side=both needs one matrix"),
+        (
+            {"memory": "matrix", "optimizer": "multi step", "window": 1, "chunk": 2},
+            "inner_optimizer.steps=2 with chunk=2: each step takes its gradient at",
+        ),
+        (
+            {
+                "memory": "matrix",
+                "optimizer": "multi step",
+                "window": 1,
+                "chunk": 1,
+                "retention": ResetRetention,
+            },
+            "it acts on a token, not on a step",
+        ),
+        (
+            {"memory": "mlp", "optimizer": "three steps", "window": 2, "chunk": 1},
+            "set window.length 1",
+        ),
     ],
 )
 def test_clashes_are_refused(make_layer: MakeLayer, options: dict[str, object], rule: str) -> None:

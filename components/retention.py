@@ -6,6 +6,7 @@ function of what is written, or shrink what was kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -19,16 +20,18 @@ from ablate.components.gate import HeadGate
 from ablate.components.limits import Limit
 
 SCHEDULES = ("retnet", "alibi", "learned")
-SIDES = ("key", "value")
+SIDES = ("key", "value", "both")
 RESETS = ("momentum", "memory", "both")
 
 
 class Retention(nn.Module):
     """What every retention has; not a choice itself.
 
-    side, channels: of the matrix that its numbers act on, None for one number for each head. maps:
+    side, channels: of the matrix that its numbers act on, None for one number for each head;
+    `columns` of the channels are its columns. maps:
     weights are a function of what is written (`accumulator`, `weights`). shrinks: kept weights are
-    made smaller at every token (`shrink`). resets: what a chunk starts without.
+    made smaller at every token (`shrink`). resets: what a chunk starts without. ties: what a key
+    channel does not keep is its key.
     """
 
     axes: ClassVar[tuple[str, ...]] = ()
@@ -36,8 +39,10 @@ class Retention(nn.Module):
     source: ClassVar[str] = ""
     maps: ClassVar[bool] = False
     shrinks: ClassVar[bool] = False
+    ties: ClassVar[bool] = False
     side: str | None = None
     channels: int = 1
+    columns: int = 0
     resets: str | None = None
 
     def accumulator(self, weights: Float[Tensor, "h o i"]) -> Float[Tensor, "h o i"]:
@@ -174,12 +179,13 @@ class ChannelRetention(Retention):
     """One number in (0, 1) for each token, head and channel, from a low-rank map.
 
     sigmoid(U D x + b)^(1 / temperature). "key" keeps M diag(a), columns by key channel, as GLA;
-    "value" keeps diag(a) M, rows by value channel. A deep memory has "key" only: columns of the
-    maps on the features, rows of the later ones.
+    "value" keeps diag(a) M, rows by value channel; "both" keeps diag(b) M diag(a), decaying fast
+    weights, with window 1. A deep memory has "key" only: columns of the maps on the features, rows
+    of the later ones.
 
     Args:
         dims: widths.
-        side: "key" or "value".
+        side: "key", "value" or "both".
         rank: inner width of the map.
         init: b at the start.
         temperature: GLA divides the logarithm by 16.
@@ -189,7 +195,9 @@ class ChannelRetention(Retention):
     """
 
     principal: ClassVar[str | None] = "rank"
-    source: ClassVar[str] = "Yang et al. 2024 (GLA) section 4.4; MIRAS section 5.4; RWKV-7"
+    source: ClassVar[str] = (
+        "Yang et al. 2024 (GLA) section 4.4; MIRAS section 5.4; RWKV-7; Mao 2022 (both sides)"
+    )
     limits: ClassVar[tuple[Limit, ...]] = tuple(
         Limit(
             f"equal channels of the {side} are one number",
@@ -203,7 +211,7 @@ class ChannelRetention(Retention):
                 "retention.gate.offset": 2.0,
             },
         )
-        for side in SIDES
+        for side in ("key", "value")
     )
 
     def __init__(
@@ -223,7 +231,8 @@ class ChannelRetention(Retention):
         if not temperature > 0:
             raise ValueError(f"ChannelRetention.temperature={temperature!r}: must be > 0")
         self.side, self.heads, self.start, self.temperature = side, dims.heads, init, temperature
-        self.channels = dims.key if side == "key" else dims.value
+        widths = {"key": dims.key, "value": dims.value, "both": dims.key + dims.value}
+        self.channels, self.columns = widths[side], 0 if side == "value" else dims.key
         width = dims.heads * self.channels
         self.down = nn.Linear(dims.model, rank, bias=False)
         self.up = nn.Linear(rank, width, bias=False)
@@ -240,3 +249,47 @@ class ChannelRetention(Retention):
         logits = F.linear(low, self.up.weight.to(wide), self.offset.to(wide))
         kept = torch.exp(F.logsigmoid(logits) / self.temperature)
         return kept.view(*kept.shape[:-1], self.heads, self.channels)
+
+
+class TiedRetention(ChannelRetention):
+    """What a key channel does not keep is its key: M_n = M_{n-1} diag(a_n) + lr v (1 - a_n)^T.
+
+    a_n = floor + (1 - floor) sigmoid(U D x + b). HGRN2 learns its lower bounds so that they grow
+    with depth; here each channel of each layer learns its own, from the same start.
+
+    Args:
+        dims: widths.
+        rank: inner width of the map.
+        init: b at the start.
+        floor: where the learned lower bound starts; 0 for none.
+
+    Raises:
+        ValueError: `rank` < 1, or a floor outside [0, 1).
+    """
+
+    source: ClassVar[str] = "Qin et al. 2024 (HGRN2); MIRAS Table 1"
+    limits: ClassVar[tuple[Limit, ...]] = ()
+    ties: ClassVar[bool] = True
+
+    def __init__(
+        self, dims: Dims, *, rank: int = 16, init: float = 2.0, floor: float = 0.25
+    ) -> None:
+        super().__init__(dims, rank=rank, init=init)
+        if not 0 <= floor < 1:
+            raise ValueError(f"TiedRetention.floor={floor!r}: must be in [0, 1)")
+        self.least = floor
+        self.floor = nn.Parameter(torch.empty(dims.heads, dims.key)) if floor else None
+
+    def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Set offset and lower bounds to their start values."""
+        super().init_weights(stream)
+        if self.floor is not None:
+            nn.init.constant_(self.floor, math.log(self.least / (1 - self.least)))
+
+    def forward(self, x: Float[Tensor, "b t m"]) -> Float[Tensor, "b t h d"]:
+        """The kept share for each token, head and channel."""
+        kept = super().forward(x)
+        if self.floor is None:
+            return kept
+        # 1 - (1 - a)(1 - floor), so that a gate of exactly 1 keeps everything.
+        return 1 - (1 - kept) * torch.sigmoid(-self.floor.to(kept.dtype))

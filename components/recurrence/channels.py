@@ -1,6 +1,7 @@
 """Writes of a memory whose retention differs by channel.
 
-A matrix W is kept by its columns, W diag(a) (side "key"), or by its rows, diag(a) W ("value"). The
+A matrix W is kept by its columns, W diag(a) (side "key"), by its rows, diag(a) W ("value"), or by
+both, diag(b) W diag(a), whose channels are those of a, then of b. The
 coefficients of `fold_linear` then have the channels before the tokens. In a deep memory the maps on
 the features are kept by columns and the later ones by rows, both as wide as the head.
 """
@@ -16,8 +17,6 @@ from torch import Tensor
 from ablate.components.memory import Weights
 from ablate.components.recurrence.coefficients import LinearWeights, fold_linear
 from ablate.components.recurrence.writes import Carried, carried_momenta
-
-SIDES = ("key", "value")
 
 
 def fold_channels(
@@ -53,6 +52,24 @@ def key_kernel(
 def by_token(part: Float[Tensor, "*p d n 1"]) -> Float[Tensor, "*p n d"]:
     """Channels last."""
     return part.squeeze(-1).mT
+
+
+def fold_both(
+    keep: Float[Tensor, "g p n c"],
+    lr: Float[Tensor, "g p n"],
+    gamma: Float[Tensor, "g p n 1"],
+    *,
+    columns: int,
+) -> LinearWeights:
+    """Coefficients `[g p c n n]` of columns, then of rows; the steps are with the columns."""
+    how = {"step_inside": True, "nesterov": False}
+    left = fold_channels(keep[..., :columns], lr, None, gamma, **how)
+    ones = torch.ones_like(lr)
+    right = fold_channels(keep[..., columns:], ones, None, ones.unsqueeze(-1), **how)
+    parts = ("carry", "read", "end_carry", "end_read")
+    return LinearWeights(
+        *(torch.cat([getattr(left, part), getattr(right, part)], dim=2) for part in parts)
+    )
 
 
 @dataclass(frozen=True)
@@ -103,3 +120,36 @@ class ChannelWrite:
     def _kept(share: Tensor, *, columns: bool) -> Tensor:
         share = share.squeeze(-1)  # p d 1
         return share.mT if columns else share
+
+
+@dataclass(frozen=True)
+class BothWrite:
+    """Gradients written to one matrix that is kept by columns and rows, by windows of one token.
+
+    A source's decay then is a product of one for its key and one for its error. `kernel` (p n i):
+    as of `key_kernel`, of the columns' coefficients.
+    """
+
+    w: LinearWeights  # without g, with channels of columns, then of rows
+    us: Weights
+    zs: Weights
+    carried: Carried
+    kernel: Tensor
+
+    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+        """The matrix of every token applied to `z`."""
+        columns, rows = self._split(by_token(self.w.carry), -1)
+        kept: Tensor = rows * torch.bmm(columns * z, self.carried.weights[j].mT)
+        _, read = self._split(self.w.read, 1)
+        return kept - torch.einsum("peni,pie,pni->pne", read, self.us[j], self.kernel)
+
+    def end(self) -> Carried:
+        """The matrix after the last token."""
+        columns, rows = self._split(by_token(self.w.end_carry), -1)  # p 1 c
+        first, last = self._split(by_token(self.w.end_read), -1)  # p i c
+        kept = rows.mT * columns * self.carried.weights[0]
+        return Carried((kept - (last * self.us[0]).mT @ (first * self.zs[0]),), ())
+
+    def _split(self, part: Tensor, dim: int) -> list[Tensor]:
+        width = self.zs[0].shape[-1]
+        return list(part.split([width, part.shape[dim] - width], dim=dim))

@@ -16,7 +16,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.memory import Memory, Weights
-from ablate.components.recurrence.channels import ChannelWrite, fold_channels, key_kernel
+from ablate.components.recurrence.channels import (
+    BothWrite,
+    ChannelWrite,
+    fold_both,
+    fold_channels,
+    key_kernel,
+)
 from ablate.components.recurrence.coefficients import (
     Gates,
     LinearWeights,
@@ -229,8 +235,8 @@ def _kernel(rule: Rule, read: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
     """phi(q) . phi(k), weighted by what a read sees unless that differs by row."""
     if read.ndim == keys.ndim:
         return torch.matmul(queries, keys.mT) * read
-    if rule.side == "key":
-        return key_kernel(read, queries, keys)
+    if rule.side != "value":  # of both, the columns come first
+        return key_kernel(read[..., : keys.shape[-1], :, :], queries, keys)
     return torch.matmul(queries, keys.mT)
 
 
@@ -248,6 +254,8 @@ def _fold(
     theta = None if gates.theta is None else _pieces(gates.theta, piece)
     gamma = _pieces(gates.gamma, piece)
     keep = keep if rule.shrink is None else torch.zeros_like(keep)
+    if rule.side == "both":
+        return fold_both(keep, lr, gamma, columns=rule.memory.shapes[0][1])
     if rule.orthogonalise is None or theta is None:
         fold = fold_linear if keep.ndim == lr.ndim else fold_channels
         how = {"step_inside": rule.step_inside, "nesterov": rule.nesterov}
@@ -313,8 +321,10 @@ def _gradients(
 
 def _kept(rule: Rule, x: _Stretch, w: Tensor, y: Tensor) -> Tensor:
     """What the memory says of the keys after their own tokens' decay; `y` is that before it."""
-    if x.keep.ndim == x.keys.ndim and rule.side == "key":
-        return torch.bmm(x.keep * x.keys, w.mT)
+    if x.keep.ndim == x.keys.ndim and rule.side != "value":
+        width = x.keys.shape[-1]
+        kept = torch.bmm(x.keep[..., :width] * x.keys, w.mT)
+        return x.keep[..., width:] * kept if rule.side == "both" else kept
     return (x.keep if x.keep.ndim == y.ndim else x.keep.unsqueeze(-1)) * y
 
 
@@ -334,6 +344,8 @@ def _write(rule: Rule, x: _Stretch, us: Weights, zs: Weights, carried: Carried) 
     write: LinearWrite | OrthogonalWrite
     if isinstance(x.weights, LinearWeights):
         assert x.kernel is not None
+        if rule.side == "both":
+            return BothWrite(x.weights, us, zs, carried, x.kernel)
         if x.weights.read.ndim > x.kernel.ndim:
             fronts = rule.memory.fronts
             return ChannelWrite(x.weights, us, zs, carried, x.kernel, rule.side, fronts)

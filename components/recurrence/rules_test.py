@@ -156,6 +156,9 @@ def _output(weights: tuple[Tensor, ...], key: Tensor) -> Tensor:
 
 def _kept(layer: NeuralMemory, keep: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     side = layer.retention.side
+    if side == "both":
+        columns, rows = keep.split([KEY, keep.shape[-1] - KEY], dim=-1)
+        return (torch.diag_embed(rows) @ weights[0] @ torch.diag_embed(columns),)
     if side is None:
         return tuple(keep[..., None, None] * w for w in weights)
     if side == "value":
@@ -248,6 +251,7 @@ def _dot(y: Tensor, v: Tensor) -> Tensor:
 
 GD, DECAYED = (GradientDescent, {}), (GradientDescent, {"prediction": "decayed"})
 MOMENTUM, NESTEROV, MUON = (Momentum, {}), (Nesterov, {}), (Muon, {})
+BOTH = (ChannelRetention, {"side": "both"})
 KEYS, VALUES = (ChannelRetention, {}), (ChannelRetention, {"side": "value"})
 SIMPLEX = (SimplexRetention, {})
 CASES = {
@@ -274,6 +278,10 @@ CASES = {
     "value channels": Case(optimizer=MOMENTUM, retention=VALUES, window=3),
     "value channels online": Case(retention=VALUES, chunk=1),
     "value channels decayed": Case(optimizer=DECAYED, retention=VALUES),
+    "both channels": Case(retention=BOTH),
+    "both channels dot": Case(retention=BOTH, bias=(Dot, {}), loss=_dot, read="before"),
+    "both channels online": Case(retention=BOTH, chunk=1),
+    "both channels decayed": Case(optimizer=DECAYED, retention=BOTH, chunk=3),
     "simplex": Case(retention=SIMPLEX, window=2, weights=_simplex),
     "simplex online": Case(retention=SIMPLEX, chunk=1, weights=_simplex),
     "simplex mlp": Case("mlp", MOMENTUM, SIMPLEX, weights=_simplex),

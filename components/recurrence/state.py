@@ -18,8 +18,8 @@ class MemoryState:
     keys, values: the last c-1 tokens, oldest first, of which the last `filled` are real; beside a
     value lies what the bias makes for its token. step: the decayed steps since the last
     orthogonalised write, None when every token writes. position: tokens already in the open chunk.
-    said: what the last c-1 tokens left for the window's gates, if anything. Tensors are float32 at
-    least.
+    said: what the last c-1 tokens left for the window's gates, if anything. tail: of the
+    convolution on further keys and values, where a token has some. Tensors are float32 at least.
     """
 
     weights: tuple[Float[Tensor, "b h _o _i"], ...]
@@ -31,6 +31,7 @@ class MemoryState:
     filled: int
     position: int
     said: Float[Tensor, "b c h r"] | None = None
+    tail: Float[Tensor, "b w c1"] | None = None
 
 
 @dataclass(frozen=True)
