@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
-import resource
 import socket
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -18,16 +21,22 @@ import torch
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import LearnerTask, Row, SequenceTask, Task
 from ablate.trial.build import build_model
+from ablate.trial.checkpoint import Checkpoint
 from ablate.trial.cost import measure_cost
 from ablate.trial.fingerprint import fingerprint
+from ablate.trial.guard import Guard, Stopped, request_path
+from ablate.trial.log import TrialLog, captured, log_path
+from ablate.trial.memory import is_out_of_memory, peak_memory, reset_peak_memory
 from ablate.trial.metrics import non_finite, to_floats
 from ablate.trial.revision import revision
 from ablate.trial.streams import generator
-from ablate.trial.train import Diverged, TrainConfig, train
+from ablate.trial.train import Diverged, Loop, Progress, TrainConfig, train
 
 Message: TypeAlias = dict[str, Any]
 Report: TypeAlias = Callable[[Message], None]
 
+RESULTS = ("done", "diverged", "pruned")
+"""States with a result that stands; it needs no checkpoint any more."""
 COUNTED = ("parameters", "state_bytes", "flops_per_token")
 
 
@@ -36,23 +45,64 @@ def run_trial(spec: dict[str, Any], report: Report) -> None:
 
     Args:
         spec: ``id``, ``cell``, ``seed`` and ``config`` (``model``, ``task``, ``train``); also
-            ``resources`` (``cpus``, ``gpus``), ``allow`` (packages that may hold components) and
-            ``cost``, where the plan has counted already.
+            ``resources`` (``cpus``, ``gpus``), ``allow`` (packages that may hold components),
+            ``cost``, where the plan has counted already, and what the driver adds
+            (`ablate.sweep.handout`): ``files``, ``limits``, ``micro_batches``.
         report: takes each message, a dict of plain values. The end's state is ``done``,
-            ``diverged``, ``oom`` or ``failed``.
+            ``diverged``, ``oom``, ``timed_out``, ``cancelled`` or ``failed``; an ``oom`` trial that
+            may do better in smaller parts says so under ``retry``.
     """
-    trial = _Trial(spec, report)
+    files = spec.get("files") or {}
+    log = TrialLog(log_path(Path(files["study"]), spec["id"])) if files else None
+    try:
+        with captured(log):
+            _run(_Trial(spec, _logged(report, log)))
+    finally:
+        if log is not None:
+            log.close()
+
+
+def _run(trial: _Trial) -> None:
     state, error, trace = "done", None, None
     try:
-        trial.run()
+        with trial.guard.watching():
+            trial.run()
     except Diverged as problem:
         state, error = "diverged", str(problem)
         trial.last = problem.last
+    except Stopped as problem:
+        state, error = problem.state, str(problem)
     except Exception as problem:
-        state = "oom" if _is_out_of_memory(problem) else "failed"
+        state = "oom" if is_out_of_memory(problem) else "failed"
         error = f"{type(problem).__name__}: {problem}"
         trace = traceback.format_exc()
+    finally:
+        trial.let_go()
     trial.end(state, error, trace)
+    if state in RESULTS:
+        trial.forget()
+
+
+def _logged(report: Report, log: TrialLog | None) -> Report:
+    """Pass messages on, and write each to the log as a line."""
+    if log is None:
+        return report
+
+    def tell(message: Message) -> None:
+        match message["kind"]:
+            case "start":
+                log.line(f"started on {message['host']}, process {message['pid']}")
+            case "row":
+                values = "  ".join(f"{k} {v:.6g}" for k, v in message["metrics"].items())
+                log.line(f"step {message['step']}  {values}")
+            case "end":
+                for warning in message["warnings"]:
+                    log.line(f"note: {warning}")
+                log.write(message["traceback"] or "")
+                log.line(": ".join(filter(None, (message["state"], message["error"]))))
+        report(message)
+
+    return tell
 
 
 @dataclass
@@ -62,27 +112,41 @@ class _Trial:
     spec: dict[str, Any]
     report: Report
     began: float = field(default_factory=time.perf_counter)
+    cpu_began: float = field(default_factory=time.process_time)
     started: bool = False
     last: dict[str, float] = field(default_factory=dict)
     last_row: Row | None = None
     warnings: list[str] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    rows_of_batch: int = 1
 
     def __post_init__(self) -> None:
         resources = self.spec.get("resources") or {}
         self.allow = tuple(self.spec.get("allow") or ())
+        self.micro_batches = int(self.spec.get("micro_batches") or 1)
         wants_gpu = float(resources.get("gpus") or 0) > 0
         self.device = "cuda" if wants_gpu and torch.cuda.is_available() else "cpu"
         if wants_gpu and self.device == "cpu":
             self.warnings.append("resources.gpus asks for a GPU, torch sees none: ran on the CPU")
+        limits, files = self.spec.get("limits") or {}, self.spec.get("files")
+        request = request_path(Path(files["study"]), self.spec["id"]) if files else None
+        self.guard = Guard(request, limits.get("seconds"), bool(limits.get("hard")))
         torch.set_num_threads(max(1, int(resources.get("cpus") or 1)))
-        _reset_peak_memory(self.device)
+        reset_peak_memory(self.device)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """That of the code which this trial runs."""
+        return fingerprint(self.spec["config"], allow=self.allow)
 
     def run(self) -> None:
         """Build and learn.
 
         Raises:
             Diverged: a loss or metric is not finite.
+            Stopped: the trial's time is up, or somebody wants it to stop.
         """
+        self.check()
         config, seed = self.spec["config"], int(self.spec["seed"])
         task = make_task(config["task"]["name"], config["task"]["args"])
         if config.get("model") is None:
@@ -91,15 +155,85 @@ class _Trial:
             learner.run(lambda name: generator(seed, name), self.learner_row)
             return
         sequences = cast(SequenceTask, task)
+        self.rows_of_batch = sequences.batch
         model = build_model(
             config["model"], sequences.vocab, seed=seed, device=self.device, allow=self.allow
         )
-        facts = self.spec.get("cost") or asdict(
+        costs = self.spec.get("cost") or asdict(
             measure_cost(config["model"], sequences.vocab, sequences.context, allow=self.allow)
         )
-        self.start({key: facts[key] for key in COUNTED}, _facts(task))
-        train_config = TrainConfig(**(config.get("train") or {}))
-        train(model, sequences, train_config, seed=seed, report=self.row, warn=self.warnings.append)
+        self.checkpoint = self.make_checkpoint()
+
+        def begin(loop: Loop) -> Progress:
+            progress = self.checkpoint.restore(loop) if self.checkpoint else Progress()
+            self.start({key: costs[key] for key in COUNTED}, _facts(task))
+            return progress
+
+        train(
+            model,
+            sequences,
+            TrainConfig(**(config.get("train") or {})),
+            seed=seed,
+            report=self.row,
+            warn=self.warnings.append,
+            micro_batches=self.micro_batches,
+            begin=begin,
+            after_step=self.after_step,
+        )
+
+    def make_checkpoint(self) -> Checkpoint | None:
+        """The trial's checkpoint, if the driver wants one."""
+        files = self.spec.get("files") or {}
+        if not files.get("checkpoint"):
+            return None
+        config = json.dumps(self.spec["config"], sort_keys=True, default=str)
+        return Checkpoint(
+            folder=Path(files["study"]) / "checkpoints" / self.spec["id"],
+            identity={
+                "trial": self.spec["id"],
+                "configuration": hashlib.sha256(config.encode()).hexdigest()[:12],
+                "code": self.fingerprint,
+                "torch": torch.__version__,
+                "device": self.device,
+            },
+            every=float(files["checkpoint"]["every"]),
+            keep=float(files["checkpoint"]["keep"]),
+            attempt=int(files["attempt"]),
+            warn=self.warnings.append,
+        )
+
+    def after_step(self, loop: Loop, progress: Progress) -> None:
+        """Save a checkpoint when one is due, and stop when the trial is to stop.
+
+        Raises:
+            Stopped: see `Guard`.
+        """
+        if progress.step == loop.steps:
+            return
+        stop, point = self.guard.wanted(), self.checkpoint
+        if point is not None and (stop or point.due()):
+            point.save(loop, progress, warnings=self.all_warnings(), spent=self.seconds())
+        if stop:
+            raise stop
+
+    def check(self) -> None:
+        """Stop if the trial is to stop.
+
+        Raises:
+            Stopped: see `Guard`.
+        """
+        if stop := self.guard.wanted():
+            raise stop
+
+    def seconds(self) -> float:
+        """Since the trial's start, with what the attempts took that it goes on from."""
+        before = self.checkpoint.spent if self.checkpoint else 0.0
+        return before + time.perf_counter() - self.began
+
+    def all_warnings(self) -> list[str]:
+        """Those of this attempt and of the attempts that it goes on from, each once."""
+        carried = self.checkpoint.carried if self.checkpoint else []
+        return list(dict.fromkeys([*carried, *self.warnings]))
 
     def start(self, facts: dict[str, Any], task_info: dict[str, Any]) -> None:
         """Say where and with what this trial runs."""
@@ -113,13 +247,17 @@ class _Trial:
         }
         if commit := revision():
             versions["commit"] = commit
+        if self.micro_batches > 1:
+            versions["micro_batches"] = self.micro_batches
+        if self.checkpoint and self.checkpoint.resumed:
+            versions["resumed"] = self.checkpoint.resumed
         self.report(
             {
                 "kind": "start",
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "device": self.device_name(),
-                "fingerprint": fingerprint(self.spec["config"], allow=self.allow),
+                "fingerprint": self.fingerprint,
                 "info": {**facts, **versions, **task_info},
             }
         )
@@ -147,6 +285,7 @@ class _Trial:
 
         Raises:
             Diverged: a metric is not finite.
+            Stopped: the trial's time is up, or somebody wants it to stop.
         """
         metrics, gaps = to_floats(row.metrics)
         self.warnings += [f"metric '{name}' was None: a gap in its curve" for name in gaps]
@@ -154,6 +293,7 @@ class _Trial:
         self.row(Row(row.step, row.tokens, row.seconds, metrics))
         if names := non_finite(metrics):
             raise Diverged(row.step, names, previous, at)
+        self.check()
 
     def end(self, state: str, error: str | None, trace: str | None) -> None:
         """Sum up; the last message of the trial."""
@@ -167,52 +307,34 @@ class _Trial:
         summary = {
             **self.last,
             "tokens": float(tokens),
-            "seconds": time.perf_counter() - self.began,
+            "seconds": self.seconds(),
+            "cpu_seconds": time.process_time() - self.cpu_began,
             "tokens_per_second": tokens / learning if learning else 0.0,
-            "peak_memory_bytes": float(_peak_memory(self.device)),
+            "peak_memory_bytes": float(peak_memory(self.device)),
         }
-        self.report(
-            {
-                "kind": "end",
-                "state": state,
-                "error": error,
-                "traceback": trace,
-                "summary": summary,
-                "warnings": self.warnings,
-            }
-        )
+        message = {
+            "kind": "end",
+            "state": state,
+            "error": error,
+            "traceback": trace,
+            "summary": summary,
+            "warnings": self.all_warnings(),
+        }
+        smaller = min(2 * self.micro_batches, self.rows_of_batch)
+        if state == "oom" and smaller > self.micro_batches:
+            message["retry"] = {"micro_batches": smaller}
+        self.report(message)
+
+    def let_go(self) -> None:
+        """Let another process go on from the checkpoint."""
+        if self.checkpoint is not None:
+            self.checkpoint.close()
+
+    def forget(self) -> None:
+        """Delete the checkpoint: the trial has its result."""
+        if self.checkpoint is not None:
+            self.checkpoint.remove()
 
 
 def _facts(task: Task) -> dict[str, Any]:
     return {"data": task.data_identity(), **task.info()}
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
-def _reset_peak_memory(device: str) -> None:
-    """Forget the peak of earlier trials in this process, where the system lets us."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        return
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except OSError:
-        pass
-
-
-def _peak_memory(device: str) -> int:
-    """Most bytes in use at once: allocated on the GPU, or resident in this process on the CPU."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    try:
-        with open("/proc/self/status") as file:
-            peak = next(line for line in file if line.startswith("VmHWM:"))
-        return int(peak.split()[1]) * 1024
-    except (OSError, StopIteration):
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if platform.system() == "Darwin" else most * 1024

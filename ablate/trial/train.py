@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ablate.experiments.task import Row, SequenceTask
+from ablate.experiments.task import UNSCORED, Batch, Row, SequenceTask
 from ablate.trial.metrics import non_finite, to_floats
 from ablate.trial.streams import generator
 
@@ -74,6 +74,111 @@ def steps_of(task: SequenceTask) -> int:
     return max(1, math.ceil(task.tokens / (task.batch * task.context)))
 
 
+@dataclass
+class Progress:
+    """How far training is: with the model, the optimizer and the data, all it needs to go on.
+
+    Args:
+        step: optimiser steps taken.
+        seconds: spent in them, without evaluations.
+        losses: of the steps since the last row.
+        last_step: step of the last row.
+        last: its metrics.
+        rows: reported so far.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    last_step: int = 0
+    last: dict[str, float] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+
+class Loop:
+    """A model, its optimizer and its data, which move one step at a time."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: SequenceTask,
+        config: TrainConfig,
+        *,
+        seed: int,
+        steps: int,
+        micro_batches: int = 1,
+    ) -> None:
+        """Put the parts together; nothing is drawn or computed yet.
+
+        Args:
+            model: trained in place.
+            task: where batches are from.
+            config: how to learn.
+            seed: of the data.
+            steps: that the learning rate is spread over.
+            micro_batches: parts that each batch is computed in, to save memory; the gradient is
+                that of the whole batch.
+        """
+        self.model, self.task, self.config = model, task, config
+        self.seed, self.steps, self.micro_batches = seed, steps, micro_batches
+        self.optimizer = make_optimizer(model, config)
+        self.parameters = [part for part in model.parameters() if part.requires_grad]
+        self.rewind()
+        model.train()
+
+    def rewind(self) -> None:
+        """Go back to the first batch."""
+        self.generator = generator(self.seed, "data")
+        self.batches = self.task.batches(self.generator)
+        self.drawn = 0
+
+    def draw(self) -> Batch:
+        """The next batch."""
+        self.drawn += 1
+        return next(self.batches)
+
+    def step(self, step: int) -> float:
+        """Do optimiser step number `step`, from 0; the batch's loss in nats per scored token.
+
+        A loss that is not finite is returned too, but never stepped on.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * schedule(step, self.steps, self.config.warmup)
+        device = self.parameters[0].device
+        inputs, targets = (torch.as_tensor(part).to(device) for part in self.draw())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self._differentiate(inputs, targets)
+        if math.isfinite(loss):
+            nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+            self.optimizer.step()
+        return loss
+
+    def _differentiate(self, inputs: Tensor, targets: Tensor) -> float:
+        if self.micro_batches == 1:
+            loss = token_loss(self.model(inputs)[0], targets)
+            value = loss.item()
+            if math.isfinite(value):
+                loss.backward()
+            return value
+        scored = (targets != UNSCORED).sum()
+        total = 0.0
+        parts = inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches)
+        for rows, wanted in zip(*parts, strict=True):
+            # Each part counts by its scored tokens, as it does in the mean over the whole batch.
+            loss = token_loss(self.model(rows)[0], wanted, reduction="sum") / scored
+            loss.backward()
+            total += loss.item()
+        return total
+
+
+def _start(loop: Loop) -> Progress:
+    return Progress()
+
+
+def _go_on(loop: Loop, progress: Progress) -> None:
+    pass
+
+
 def train(
     model: nn.Module,
     task: SequenceTask,
@@ -82,10 +187,25 @@ def train(
     seed: int,
     report: Callable[[Row], None],
     warn: Callable[[str], None] = lambda text: None,
+    micro_batches: int = 1,
+    begin: Callable[[Loop], Progress] = _start,
+    after_step: Callable[[Loop, Progress], None] = _go_on,
 ) -> None:
     """Train `model` in place and report a row at each evaluation.
 
     A row's seconds are those spent in training steps, without the evaluations.
+
+    Args:
+        model: with its initial weights.
+        task: what it learns.
+        config: how.
+        seed: of the data.
+        report: takes each row.
+        warn: takes each remark, in a line.
+        micro_batches: parts that each batch is computed in.
+        begin: may bring the loop to where an earlier run was, and says where that is; its rows are
+            reported again.
+        after_step: called between steps, when the loop is at rest.
 
     Raises:
         Diverged: a loss or a metric is NaN or infinite; the row that shows it is reported first.
@@ -94,24 +214,43 @@ def train(
     steps = steps_of(task)
     evaluations = min(config.evaluations, steps)
     marks = {math.ceil(steps * part / evaluations) for part in range(1, evaluations + 1)}
-    losses: list[float] = []
-    last: tuple[int, dict[str, float]] = (0, {})
-    clock, began = 0.0, time.perf_counter()
-    for step, loss in enumerate(run_steps(model, task, config, seed=seed, steps=steps), start=1):
-        losses.append(loss)
-        bad = not math.isfinite(loss)
-        if not bad and step not in marks:
-            continue
-        clock += time.perf_counter() - began
-        metrics = {"train/loss": loss if bad else sum(losses) / len(losses)}
-        if not bad:
-            metrics |= _score(model, task, warn)
-        report(Row(step, step * task.batch * task.context, clock, metrics))
-        if names := non_finite(metrics):
-            if bad and len(losses) > 1:
-                last = (step - 1, last[1] | {"train/loss": losses[-2]})
-            raise Diverged(step, names, last[1], last[0])
-        last, losses, began = (step, metrics), [], time.perf_counter()
+    loop = Loop(model, task, config, seed=seed, steps=steps, micro_batches=micro_batches)
+    progress = begin(loop)
+    for row in progress.rows:
+        report(row)
+    while progress.step < steps:
+        began = time.perf_counter()
+        loss = loop.step(progress.step)
+        progress.step += 1
+        progress.losses.append(loss)
+        progress.seconds += time.perf_counter() - began
+        if not math.isfinite(loss) or progress.step in marks:
+            _evaluate(loop, progress, report, warn)
+        after_step(loop, progress)
+
+
+def _evaluate(
+    loop: Loop, progress: Progress, report: Callable[[Row], None], warn: Callable[[str], None]
+) -> None:
+    """Report a row: the mean loss since the last one and the score, or a loss that is not finite.
+
+    Raises:
+        Diverged: something in it is not finite.
+    """
+    step, losses, task = progress.step, progress.losses, loop.task
+    bad = not math.isfinite(losses[-1])
+    metrics = {"train/loss": losses[-1] if bad else sum(losses) / len(losses)}
+    if not bad:
+        metrics |= _score(loop.model, task, warn)
+    row = Row(step, step * task.batch * task.context, progress.seconds, metrics)
+    report(row)
+    if names := non_finite(metrics):
+        if bad and len(losses) > 1:
+            last = progress.last | {"train/loss": losses[-2]}
+            raise Diverged(step, names, last, step - 1)
+        raise Diverged(step, names, progress.last, progress.last_step)
+    progress.rows.append(row)
+    progress.last_step, progress.last, progress.losses = step, metrics, []
 
 
 def _score(model: nn.Module, task: SequenceTask, warn: Callable[[str], None]) -> dict[str, float]:
@@ -127,33 +266,27 @@ def _score(model: nn.Module, task: SequenceTask, warn: Callable[[str], None]) ->
 def run_steps(
     model: nn.Module, task: SequenceTask, config: TrainConfig, *, seed: int, steps: int
 ) -> Iterator[float]:
-    """Do `steps` optimiser steps and yield each one's loss, in nats per scored token.
-
-    A loss that is not finite is yielded too, but never stepped on.
-    """
-    optimizer = make_optimizer(model, config)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    device = parameters[0].device
-    batches = task.batches(generator(seed, "data"))
-    model.train()
+    """Do `steps` optimiser steps and yield each one's loss, in nats per scored token."""
+    loop = Loop(model, task, config, seed=seed, steps=steps)
     for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = config.lr * schedule(step, steps, config.warmup)
-        inputs, targets = (torch.as_tensor(part).to(device) for part in next(batches))
-        loss = token_loss(model(inputs)[0], targets)
-        value = loss.item()
-        if math.isfinite(value):
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, config.clip)
-            optimizer.step()
-        yield value
+        yield loop.step(step)
 
 
-def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats over the tokens whose target is not -100, in float32 at least."""
+def token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Cross-entropy in nats of the tokens whose target is not -100, in float32 at least.
+
+    Args:
+        logits: ``[b t vocab]``.
+        targets: ``[b t]``.
+        reduction: ``mean`` or ``sum`` over these tokens.
+    """
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return cross_entropy(logits.flatten(0, 1).to(wide), targets.flatten(), ignore_index=-100)
+    return cross_entropy(
+        logits.flatten(0, 1).to(wide),
+        targets.flatten(),
+        ignore_index=UNSCORED,
+        reduction=reduction,
+    )
 
 
 def schedule(step: int, steps: int, warmup: float) -> float:
