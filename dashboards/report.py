@@ -29,7 +29,7 @@ from ablate.dashboards.text_table import markdown
 from ablate.errors import unknown
 
 FORMATS = ("html", "md", "latex", "csv", "parquet")
-BROKEN = ("failed", "diverged", "oom", "lost", "pruned", "stale")
+BROKEN = (*("failed", "diverged", "oom", "timed_out", "lost", "cancelled", "pruned", "stale"),)
 """States that the page explains one by one."""
 
 MOST_FAILURES = 60

@@ -10,10 +10,10 @@ from scipy import stats
 from ablate.analysis.interval import CONFIDENCE, Interval
 from ablate.errors import unknown
 
-FAILURES = ("diverged", "oom", "failed")
+FAILURES = ("diverged", "oom", "timed_out", "failed")
 ENDED = ("done", "pruned", *FAILURES)
 """States that count in the denominator: the trial ran, and ended by itself or by a rule."""
-OTHERS = ("missing", "running", "lost", "stale")
+OTHERS = ("missing", "running", "lost", "cancelled", "stale")
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def failure_rates(
 ) -> list[FailureRate]:
     """Return the rate of each failure, and of "any", per level of each factor.
 
-    Trials that are missing, running, lost or stale are not counted; a pruned one counts as one
-    that did not fail. Levels None (not applicable) are left out.
+    Trials that are missing, running, lost, cancelled or stale are not counted; a pruned one counts
+    as one that did not fail. Levels None (not applicable) are left out.
 
     Raises:
         UserError: if a state is not one of the ledger's.

@@ -19,6 +19,7 @@ from ablate.analysis.formatting import (
 )
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.searched import searched
+from ablate.sweep.records import BROKEN
 
 
 @dataclass(frozen=True)
@@ -241,4 +242,4 @@ def _reach(comparisons: Comparisons) -> Iterable[str]:
 
 
 def _died(row: Row) -> int:
-    return sum(row.counts.get(state, 0) for state in ("diverged", "failed", "oom", "lost"))
+    return sum(row.counts.get(state, 0) for state in ("diverged", *BROKEN))

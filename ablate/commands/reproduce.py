@@ -160,7 +160,7 @@ def _record(ledger: Ledger, cell: str, labels: Mapping[str, str], seed: int | No
     if seed is not None and seed not in known:
         seeds = ", ".join(map(str, known))
         raise UserError(f"{labels[cell]} has no trial with seed {seed}. Seeds: {seeds}.")
-    over = [one for one in records if one.state not in ("missing", "running", "lost")]
+    over = [one for one in records if one.state not in ("missing", "running", "lost", "cancelled")]
     chosen = known[seed] if seed is not None else next(iter(over), records[0])
     if chosen not in over:
         raise UserError(

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ablate.sweep.records import ENDS, STATES, MetricRow, TrialRecord
+from ablate.sweep.records import CUT, ENDS, STATES, MetricRow, TrialRecord
 from ablate.sweep.store import Store, dump
 
 _SCHEMA = """
@@ -124,7 +124,10 @@ class Ledger(Store):
                 raise ValueError(f"message kind {kind!r} is none of start, row, end")
 
     def mark(self, trial_id: str, state: str, error: str | None = None) -> None:
-        """Set the state of the trial's latest attempt from outside, ``lost`` for example."""
+        """Set the state of the trial's latest attempt from outside.
+
+        One that has ended is never made ``lost`` or ``cancelled``: whoever says so came too late.
+        """
         if state not in STATES or state in {"missing", "stale"}:
             raise ValueError(f"state {state!r} cannot be set")
         with self._write():
@@ -132,9 +135,24 @@ class Ledger(Store):
             self._db.execute(
                 "UPDATE attempts SET state = ?, error = coalesce(?, error),"
                 " ended = CASE WHEN ? = 'running' THEN NULL ELSE coalesce(ended, ?) END"
-                " WHERE trial_id = ? AND attempt = ?",
-                (state, error, state, time.time(), trial_id, attempt),
+                " WHERE trial_id = ? AND attempt = ? AND (state = 'running' OR NOT ?)",
+                (state, error, state, time.time(), trial_id, attempt, state in CUT),
             )
+
+    def request_cancel(self, trial_ids: Iterable[str] | None = None, *, by: str) -> None:
+        """Ask whoever holds the lock to stop, or to stop these trials alone; the others go on.
+
+        The request names that holder, so a later run does not hear it.
+        """
+        with self._write():
+            holder = self.lock_holder()
+            named = holder.to_json() if holder else None
+            before = self.get("cancel") or {}
+            if before.get("holder") != named:
+                before = {"all": False, "trials": []}
+            trials = [*before["trials"], *(trial_ids or [])]
+            whole = before["all"] or trial_ids is None
+            self._put("cancel", {"holder": named, "all": whole, "trials": trials, "by": by})
 
     def mark_stale(self, trial_ids: Iterable[str]) -> None:
         """Say which trials have results of other code than today's; all others have not."""
@@ -142,7 +160,7 @@ class Ledger(Store):
             self._db.execute("UPDATE attempts SET stale = 0")
             self._db.executemany(
                 "UPDATE attempts SET stale = 1 WHERE trial_id = ?"
-                " AND state NOT IN ('running', 'lost', 'failed', 'oom')",
+                " AND state IN ('done', 'diverged', 'pruned')",
                 [(trial_id,) for trial_id in trial_ids],
             )
 
@@ -189,8 +207,9 @@ class Ledger(Store):
         with self._write():
             query = "SELECT info FROM attempts WHERE trial_id = ? AND attempt = ?"
             info = json.loads(self._db.execute(query, key).fetchone()[0])
-            if message.get("warnings"):
-                info["warnings"] = message["warnings"]
+            for name in ("warnings", "retry"):
+                if message.get(name):
+                    info[name] = message[name]
             self._db.execute(
                 "UPDATE attempts SET state = ?, ended = ?, error = ?, traceback = ?, summary = ?,"
                 " info = ? WHERE trial_id = ? AND attempt = ?",

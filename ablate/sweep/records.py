@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-STATES = ("done", "running", "missing", "failed", "diverged", "oom", "lost", "pruned", "stale")
+STATES = (
+    *("done", "running", "missing", "failed", "diverged", "oom", "timed_out", "lost"),
+    *("cancelled", "pruned", "stale"),
+)
 """Every state of a trial, in the order in which counts are shown."""
 
 FINISHED = frozenset({"done", "diverged", "pruned"})
 """States with a result that stands: the trial is not run again."""
 
-BROKEN = frozenset({"failed", "oom", "lost"})
-"""States without a result: the next run takes the trial again."""
+BROKEN = frozenset({"failed", "oom", "timed_out", "lost"})
+"""States without a result, by some fault: the next run takes the trial again."""
 
-ENDS = frozenset({"done", "diverged", "failed", "oom", "pruned"})
+CUT = frozenset({"lost", "cancelled"})
+"""States that a trial is put into from outside, which never replace an end of its own."""
+
+ENDS = frozenset({"done", "diverged", "failed", "oom", "pruned", "timed_out", "cancelled"})
 """States that the trial itself may report in its end message."""
 
 

@@ -161,11 +161,16 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-        except BaseException:
+            self._db.execute("COMMIT")
+        except BaseException as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError) and _is_full(error):
+                raise Failure(
+                    f"no room left on the disk of the ledger {self.path} ({error}): this entry is "
+                    "not in it, all earlier ones are. Free some room, then run the same command."
+                ) from error
             raise
-        self._db.execute("COMMIT")
 
 
 def dump(value: Any) -> str:
@@ -188,6 +193,10 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
         # A write-ahead file cannot be joined in a folder that we may not write to; nobody writes.
         connection.close()
         return _open(f"{uri}?mode=ro&immutable=1")
+
+
+def _is_full(error: sqlite3.OperationalError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
 
 
 def _has_tables(database: sqlite3.Connection) -> bool:

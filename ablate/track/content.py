@@ -22,7 +22,9 @@ STATUS = {
     "diverged": "FAILED",
     "failed": "FAILED",
     "oom": "FAILED",
+    "timed_out": "FAILED",
     "lost": "KILLED",
+    "cancelled": "KILLED",
 }
 """MLflow's status of a trial's run by the state of the trial; these states are pushed."""
 

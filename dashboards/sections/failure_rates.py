@@ -10,7 +10,12 @@ from ablate.analysis.interval import Interval
 from ablate.dashboards.section import Section
 from ablate.dashboards.text_table import TextTable
 
-_KINDS = {"diverged": "Diverged", "oom": "Out of memory", "failed": "Raised an error"}
+_KINDS = {
+    "diverged": "Diverged",
+    "oom": "Out of memory",
+    "timed_out": "Timed out",
+    "failed": "Raised an error",
+}
 _ANY = "Any failure [95 % interval]"
 
 
@@ -39,8 +44,8 @@ def failure_rates_section(results: StudyResults) -> Section | None:
         tables=(table,) if table.rows else (),
         notes=(
             "A level counts all cells that have it. The interval is Clopper and Pearson's, which "
-            "holds for any number of trials. Trials that are missing, running, lost or stale are "
-            "not counted.",
+            "holds for any number of trials. Trials that are missing, running, lost, "
+            "cancelled or stale are not counted.",
         ),
     )
 
