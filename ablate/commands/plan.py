@@ -100,13 +100,13 @@ def totals(plan: Plan) -> str:
     trials = plan.trials()
     known = _known(plan)
     left = sum(known.get(s["id"], _MISSING).state in AGAIN for s in trials)
-    rows = plan.search.get("trials", len(plan.cells))
     text = (
-        f"{several(rows, 'cell')} x {several(len(plan.seeds), 'seed')}"
+        f"{several(plan.rows, 'cell')} x {several(len(plan.seeds), 'seed')}"
         f" = {several(plan.size, 'trial')}"
     )
     if left < len(trials):
-        text += f", {len(trials) - left} finished, {left} to run"
+        finished = len(trials) - left
+        text += f", {finished} finished, {plan.size - finished} to run"
     cost = plan.cost()
     if cost["trial_seconds"] is not None:
         about = "~" if cost["time_from"] == "estimate" else ""

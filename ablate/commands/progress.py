@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -61,6 +62,10 @@ class RunProgress:
     ) -> None:
         if self._bar:
             self._bar.stop()
+
+    def name(self, cell: str, label: str, seeds: Iterable[int]) -> None:
+        """Know a cell that was not in the plan at the start."""
+        self._names |= {f"{cell}-s{seed}": f"{label} seed {seed}" for seed in seeds}
 
     def event(self, event: Event) -> None:
         """Take one event of the driver."""

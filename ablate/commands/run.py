@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from ablate.analysis.frame import StudyResults
 from ablate.commands.plan import show_plan, totals
 from ablate.commands.progress import RunProgress
 from ablate.commands.report import results_of, write_files
+from ablate.commands.search import RunningSearch
 from ablate.commands.status import counts_line
 from ablate.commands.terminal import (
     FAILED,
@@ -56,30 +57,58 @@ class RunOptions:
 
 def run_command(study: str, overrides: Sequence[str], options: RunOptions) -> int:
     """Run a study and return the exit code: 0 done, 1 trials or the tracker failed, 130 stopped."""
-    from ablate.study.plan import make_plan
+    from ablate.study.load import load_study
 
     out = console(quiet=options.quiet)
-    plan = make_plan(study, list(overrides), config_dirs=options.config_dirs, allow=options.allow)
+    # Reading finds most mistakes, and PyTorch, which planning needs, takes seconds to load.
+    declared, file = load_study(study, list(overrides), config_dirs=options.config_dirs)
+
+    from ablate.study.plan import plan_study
+
+    plan = plan_study(declared, file, config_dirs=options.config_dirs, allow=options.allow)
     if options.dry_run:
         show_plan(plan, out)
         return OK
-    if plan.search:
+    if plan.pruning and options.executor == "inline":
         raise UserError(
-            f"{plan.study}: kind: search is planned but cannot be run yet. kind: fractional or "
-            "kind: full with a cap and levels in place of ranges can."
+            f"{file.name}: pruning compares trials that run side by side; --executor inline runs "
+            "them one by one. Use --executor ray, or pruning=null."
         )
-    return run_study(plan, options, out)
+
+    def search(ledger: Ledger) -> RunningSearch:
+        return RunningSearch(
+            declared, file, plan, ledger, config_dirs=options.config_dirs, allow=options.allow
+        )
+
+    return run_study(plan, options, out, search=search if plan.search else None)
 
 
-def run_study(plan: Any, options: RunOptions, out: Console) -> int:
-    """Run a plan that is made already; the rest of `run_command`."""
+def run_study(
+    plan: Any,
+    options: RunOptions,
+    out: Console,
+    *,
+    search: Callable[[Ledger], RunningSearch] | None = None,
+) -> int:
+    """Run a plan that is made already; the rest of `run_command`.
+
+    Args:
+        plan: what to run.
+        options: how.
+        out: where to say so.
+        search: takes up the search of a plan that grows.
+    """
     view = MlflowView()
     with Ledger.open(ledger_path(plan.study)) as ledger, stopped_by_sigterm():
         ledger.acquire_lock("ablate run", force=options.take_over)
         ledger.mark_orphans()
+        running = search(ledger) if search else None
+        plan = running.plan if running else plan
         ledger.save_plan(plan.to_json())
         ledger.add_trials(plan.trials())
-        todo = len(missing_trials(plan.trials(), ledger, options.stale)[: options.max_trials])
+        missing = missing_trials(plan.trials(), ledger, options.stale)
+        todo = len(missing) + plan.size - len(plan.trials())
+        todo = todo if options.max_trials is None else min(todo, options.max_trials)
         _announce(plan, todo, ledger, out)
         problems: list[str] = []
 
@@ -91,11 +120,12 @@ def run_study(plan: Any, options: RunOptions, out: Console) -> int:
         background = BackgroundView(view, ledger.path, tracker_failed)
         stopped = False
         try:
-            _execute(plan, ledger, todo, background, options, out)
+            _execute(plan, ledger, todo, background, options, out, running)
         except KeyboardInterrupt:
             stopped = True
         finally:
             background.close()
+        plan = running.plan if running else plan
         return _finish(plan, ledger, view, problems, stopped=stopped, out=out)
 
 
@@ -106,14 +136,19 @@ def _execute(
     background: BackgroundView,
     options: RunOptions,
     out: Console,
+    running: RunningSearch | None,
 ) -> None:
     with RunProgress(plan.to_json(), todo, out) as progress:
 
         def on_event(event: Event) -> None:
+            if running:
+                running.event(event)
             progress.event(event)
             if event.kind == "end":
                 background.trial_ended(event.trial_id)
 
+        if running:
+            running.progress = progress
         run_plan(
             plan,
             ledger,
@@ -121,6 +156,7 @@ def _execute(
             on_event=on_event,
             stale=options.stale,
             max_trials=options.max_trials,
+            then=running.jobs() if running else None,
         )
 
 
@@ -130,13 +166,18 @@ def _executor(plan: Any, options: RunOptions) -> Executor:
 
         return InlineExecutor(options.trial)
     from ablate.sweep.ray_tune import RayTuneExecutor
+    from ablate.sweep.tune_feed import Pruning
 
+    pruning = getattr(plan, "pruning", None)
     return RayTuneExecutor(
         cpus=plan.resources["cpus"],
         gpus=plan.resources["gpus"],
         address=options.address,
         run=options.trial,
-    )
+        pruning=Pruning(
+            metric=plan.measure["primary"], goal=plan.measure["goal"], **pruning
+        ) if pruning else None,
+    )  # fmt: skip
 
 
 def _announce(plan: Any, todo: int, ledger: Ledger, out: Console) -> None:

@@ -89,7 +89,7 @@ def make_cells(workshop: Workshop) -> Laid:
     chosen = _points(designs, factors)
     configured = [workshop.configure(point.levels) for point in chosen]
     _refuse_idle(configured, factors)
-    bench = _Bench(workshop, factors, len(chosen))
+    bench = Bench(workshop, factors, len(chosen))
     unique, notes = _merge(chosen, configured, factors)
     ids = {key_of(p.levels): one.id for p, one in zip(chosen, configured, strict=True)}
     for point, one in unique:
@@ -161,7 +161,7 @@ def label_of(levels: Levels, factors: tuple[Factor, ...]) -> str:
 
 
 @dataclass
-class _Bench:
+class Bench:
     """Makes cells one after another; the ones that others are compared with come first."""
 
     workshop: Workshop

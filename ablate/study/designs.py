@@ -111,7 +111,7 @@ def points(design: Design, factors: tuple[Factor, ...], where: str) -> list[Poin
     """
     if design.kind not in KINDS:
         raise unknown("kind of design", design.kind, KINDS, where=f"{where}.kind")
-    rules = _rules(design, where)
+    rules = rules_of(design, where)
     blocks = tuple(factor for factor in factors if factor.key in design.blocks)
     space = Space(
         design,
@@ -122,11 +122,11 @@ def points(design: Design, factors: tuple[Factor, ...], where: str) -> list[Poin
     refuse_many(design, factors, where)
     found = _in_blocks(list(KINDS[design.kind](space)), blocks)
     for factor in factors:
-        if not any(factor.key in point.levels for point in found):
+        if design.kind != "search" and not any(factor.key in p.levels for p in found):
             raise UserError(f"{where}.factors.{factor.key}.when holds in no cell.")
     for place, holds in rules.items():
         kept = [point for point in found if holds(point.levels)]
-        if len(kept) == len(found) and design.kind != "fractional":
+        if len(kept) == len(found) and design.kind not in ("fractional", "search"):
             raise UserError(f"{place} matches no cell that is still in the design.")
         if kept[:1] != found[:1]:
             raise UserError(f"{place} removes the baseline.")
@@ -179,7 +179,7 @@ def refuse_many(design: Design, factors: tuple[Factor, ...], where: str) -> None
         )
 
 
-def _rules(design: Design, where: str) -> dict[str, Holds]:
+def rules_of(design: Design, where: str) -> dict[str, Holds]:
     """What each exclusion and constraint leaves in, by its place in the file."""
     every = {**design.blocks, **design.factors}
     rules: dict[str, Holds] = {}

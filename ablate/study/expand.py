@@ -34,7 +34,7 @@ def expand(workshop: Workshop) -> list[Expanded]:
         design = _with_blocks(declared, workshop)
         if design.kind in PART_KINDS:
             design = _with_parts(design, workshop, where)
-        factors = make_factors(_fixed(design), where)
+        factors = make_factors(_fixed(design, workshop, where), where)
         if design.kind == "path":
             factors = (*factors, *_path_factors(design, workshop, where))
         workshop.check_keys(factors)
@@ -73,12 +73,27 @@ def _with_blocks(design: Design, workshop: Workshop) -> Design:
     return design.model_copy(update={"blocks": {**added, **design.blocks}}) if added else design
 
 
-def _fixed(design: Design) -> Design:
-    """A search has no levels to lay out; what is not a range holds its first level."""
+def _fixed(design: Design, workshop: Workshop, where: str) -> Design:
+    """A search starts from what the model has: its ranges hold that one level.
+
+    Raises:
+        UserError: blocks, or other designs beside a search.
+    """
     if design.kind != "search":
         return design
-    listed = {key: spec for key, spec in design.factors.items() if spec.levels}
-    return design.model_copy(update={"factors": listed})
+    if len(workshop.study.all_designs) > 1 or design.blocks:
+        raise UserError(f"{where}: a search is one design, on one task and without blocks.")
+    factors = {}
+    for key, spec in design.factors.items():
+        if spec.low is not None:
+            workshop.check_key(key, f"{where}.factors")
+            try:
+                level = workshop.present(key, spec.low)
+            except (UserError, KeyError):  # not at the start; configuring it says so if nowhere
+                level = spec.low
+            spec = FactorSpec(levels=[level], when=spec.when)
+        factors[key] = spec
+    return design.model_copy(update={"factors": factors})
 
 
 def _with_parts(design: Design, workshop: Workshop, where: str) -> Design:

@@ -16,6 +16,7 @@ from ablate.study.limits import limit_sentences
 from ablate.study.load import load_study
 from ablate.study.pilot import read_pilot
 from ablate.study.power import Power, power_of
+from ablate.study.pruning import plan_pruning, pruning_notes
 from ablate.study.schema import Design, Study
 from ablate.study.times import with_times
 from ablate.trial.cost import Cost
@@ -36,6 +37,7 @@ class Plan:
         aliases: what a fractional design cannot tell apart, in words.
         search: ranges and levels that an optimiser chooses from, and how many trials it gets.
         tune: the factors over which each cell is tuned.
+        pruning: when trials are stopped early; empty if they are not.
         bytes_per_trial: disk that one trial takes.
     """
 
@@ -56,13 +58,19 @@ class Plan:
     aliases: tuple[str, ...] = ()
     search: dict[str, Any] = field(default_factory=dict)
     tune: tuple[str, ...] = ()
+    pruning: dict[str, Any] = field(default_factory=dict)
     bytes_per_trial: float = TRIAL_BYTES
 
     @property
     def size(self) -> int:
         """How many trials there are, those that a search will choose included."""
-        chosen = self.search.get("trials", len(self.cells))
-        return int(chosen) * len(self.seeds)
+        return self.rows * len(self.seeds)
+
+    @property
+    def rows(self) -> int:
+        """How many cells there are: of a search the baseline and all that it will choose."""
+        trials = self.search.get("trials")
+        return len(self.cells) if trials is None else 1 + int(trials)
 
     def trials(self) -> list[dict[str, Any]]:
         """The spec of every trial, all cells of the first seed first."""
@@ -85,9 +93,9 @@ class Plan:
         seconds = [cell.cost.seconds_per_trial for cell in self.cells]
         known = [value for value in seconds if value is not None]
         total = None
-        if len(known) == len(seconds):
+        if known and (self.search or len(known) == len(seconds)):
             total = sum(known) / len(known) * self.size
-        sources = {cell.cost.time_from for cell in self.cells}
+        sources = {cell.cost.time_from for cell in self.cells if cell.cost.time_from} or {None}
         return {
             "trial_seconds": total,
             "hours": None if total is None else total / 3600,
@@ -114,6 +122,7 @@ class Plan:
             "trials": self.size,
             "search": dict(self.search),
             "tune": list(self.tune),
+            "pruning": dict(self.pruning),
             "cost": self.cost(),
             "power": asdict(self.power),
             "aliases": list(self.aliases),
@@ -176,6 +185,7 @@ def plan_study(
     power = power_of(len(declared.seeds), len(cells) - 1, pilot, cells[0].id)
     aliases = alias_sentences(laid)
     memory = check_memory(cells, declared.resources, file.name)
+    pruning = plan_pruning(declared, laid, file.name)
     limits = limit_sentences(workshop, cells, own=probe)
     return Plan(
         study=declared.name,
@@ -188,14 +198,15 @@ def plan_study(
         cells=tuple(cells),
         resources={"cpus": declared.resources.cpus, "gpus": declared.resources.gpus},
         power=power,
-        warnings=(*laid.notes, *_notes(declared, laid), *aliases[:SAID], *memory, *limits,
-                  *power.sentences()),
+        warnings=(*laid.notes, *_notes(declared, laid), *pruning_notes(pruning, laid),
+                  *aliases[:SAID], *memory, *limits, *power.sentences()),
         allow=tuple(allow),
         design=" + ".join(one.design.kind for one in laid.designs),
         claims=tuple(declared.claims),
         aliases=tuple(aliases),
         search=_search(laid.designs[0].design, file.name),
         tune=tuple(declared.tune),
+        pruning=pruning,
         bytes_per_trial=pilot.bytes_per_trial or TRIAL_BYTES,
     )  # fmt: skip
 

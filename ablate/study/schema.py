@@ -116,9 +116,9 @@ class FactorSpec(_Section):
     """The first is the baseline's."""
     when: dict[str, Any] = {}
     """Levels of other factors under which this one applies: {inner_optimizer: muon}."""
-    low: float | None = None
-    """Least value of a range; kind: search only."""
-    high: float | None = None
+    low: int | float | None = None
+    """Least value of a range, kind: search only; whole numbers are drawn if both ends are."""
+    high: int | float | None = None
     """Largest value of a range."""
     log: bool = False
     """Whether the range is searched by its logarithm."""
@@ -201,6 +201,17 @@ class Measure(_Section):
     """Whether less of it is better, or more."""
 
 
+class Pruning(_Section):
+    """Trials that do badly are stopped early; their cells are then not compared."""
+
+    kind: Literal["asha", "median"] = "asha"
+    """asha keeps the best 1/reduction at each checkpoint, median what is no worse than that."""
+    grace: int | None = Field(default=None, ge=1)
+    """Tokens that every trial may read; by default 1/reduction^2 of all."""
+    reduction: float = Field(default=4.0, gt=1)
+    """kind: asha: how many times apart checkpoints are."""
+
+
 class Resources(_Section):
     """What one trial holds while it runs."""
 
@@ -248,6 +259,8 @@ class Study(_Section):
     """What is expected, written before the study is run."""
     resources: Resources = Resources()
     """What one trial holds."""
+    pruning: Pruning | None = None
+    """Whether trials that do badly are stopped early; not by default."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Study:
@@ -333,6 +346,7 @@ def _section(path: list[str]) -> type[BaseModel]:
         "match": Match,
         "measure": Measure,
         "resources": Resources,
+        "pruning": Pruning,
     }
     if {"factors", "blocks"} & set(path):
         return FactorSpec

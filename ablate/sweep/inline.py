@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ablate.sweep.execution import Burst, Job, Recorder, RunPack, RunTrial, run_job
 
 
@@ -11,7 +13,7 @@ class InlineExecutor:
     def __init__(self, run: RunTrial | None = None, *, pack: RunPack | None = None) -> None:
         self._run, self._pack = run, pack
 
-    def run(self, jobs: list[Job], recorder: Recorder) -> None:
+    def run(self, jobs: Iterable[Job], recorder: Recorder) -> None:
         """Run `jobs` in order."""
 
         def report(burst: Burst) -> None:

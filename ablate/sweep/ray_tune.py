@@ -9,6 +9,7 @@ anew, which takes seconds.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import os
@@ -17,13 +18,14 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO
 
 from ablate.sweep import cluster
 from ablate.sweep.execution import Burst, Job, Recorder, RunPack, RunTrial, run_job
+from ablate.sweep.tune_feed import Pruning, feed_searcher, pruned_message
 from ablate.telemetry import set_defaults
 
 _OBJECT_STORE_BYTES = 200_000_000
@@ -45,6 +47,7 @@ class RayTuneExecutor:
         num_cpus: int | None = None,
         run: RunTrial | None = None,
         pack: RunPack | None = None,
+        pruning: Pruning | None = None,
     ) -> None:
         """Keep the settings; Ray is started by `run`.
 
@@ -55,12 +58,13 @@ class RayTuneExecutor:
             num_cpus: CPUs that a local Ray may use; all by default.
             run: what runs one trial; `run_job` has the default.
             pack: what runs several together; `run_job` has the default.
+            pruning: when lone trials are stopped early; never by default.
         """
         self._cpus, self._gpus = cpus, gpus
         self._address, self._num_cpus = address, num_cpus
-        self._run, self._pack = run, pack
+        self._run, self._pack, self._pruning = run, pack, pruning
 
-    def run(self, jobs: list[Job], recorder: Recorder) -> None:
+    def run(self, jobs: Iterable[Job], recorder: Recorder) -> None:
         """Run `jobs`; a worker that dies loses the unfinished trials of its own job only.
 
         Trials that were lost with a whole machine run again once the others are through.
@@ -69,27 +73,56 @@ class RayTuneExecutor:
             UserError: the cluster cannot be joined or a machine of it lacks something, or one
                 trial asks for more than each of its machines has.
         """
-        allow = dict.fromkeys(name for job in jobs for s in job for name in s.get("allow") or ())
-        with _ray(self._address, self._num_cpus, tuple(allow)), _scratch() as storage:
+        feed: Iterator[Job] | None = None
+        handed: list[Job] = jobs if isinstance(jobs, list) else []
+        first = handed[:1]
+        if not isinstance(jobs, list):
+            feed = iter(jobs)
+            first = list(itertools.islice(feed, 1))
+            feed = itertools.chain(first, feed)
+        if not first:
+            return
+        allow = tuple(first[0][0].get("allow") or ())  # one plan's trials may use the same
+        with _ray(self._address, self._num_cpus, allow), _scratch() as storage:
             cluster.check_resources(self._cpus, self._gpus)
-            left = jobs
+            left = handed
             for attempt in range(1, _ATTEMPTS + 1):
-                self._fit(left, recorder, f"{storage}/{attempt}", last=attempt == _ATTEMPTS)
-                left = [job for job in map(recorder.unfinished, left) if job]
+                last = attempt == _ATTEMPTS
+                self._fit(left, recorder, f"{storage}/{attempt}", last=last, feed=feed)
+                left = [job for job in map(recorder.unfinished, handed) if job]
+                feed = None
                 if not left:
                     break
-        for job in jobs:
+        for job in handed:
             for spec in job:
                 recorder.lost(spec["id"], "Ray Tune ended without running this trial")
 
-    def _fit(self, jobs: list[Job], recorder: Recorder, storage: str, *, last: bool) -> None:
+    def _fit(
+        self,
+        jobs: list[Job],
+        recorder: Recorder,
+        storage: str,
+        *,
+        last: bool,
+        feed: Iterator[Job] | None,
+    ) -> None:
+        """Run `jobs`, or what `feed` gives, which is added to them."""
         from ray import tune
 
-        trainable = tune.with_parameters(_trainable, jobs=jobs, run=self._run, pack=self._pack)
+        pruning = self._pruning
+        trainable = tune.with_parameters(
+            _trainable, jobs=list(jobs), run=self._run, pack=self._pack, pruning=pruning
+        )
+        listed = {"index": tune.grid_search(list(range(len(jobs))))}
+        # A row that the scheduler compares by is one message among others without such a value.
+        os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": self._cpus, "gpu": self._gpus}),
-            param_space={"index": tune.grid_search(list(range(len(jobs))))},
+            param_space=listed if feed is None else {},
             tune_config=tune.TuneConfig(
+                search_alg=None if feed is None else feed_searcher(feed, jobs),
+                num_samples=1 if feed is None else -1,
+                scheduler=pruning.scheduler() if pruning else None,
                 reuse_actors=True,
                 trial_name_creator=_name,
                 trial_dirname_creator=_name,
@@ -100,7 +133,7 @@ class RayTuneExecutor:
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0, fail_fast=False),
                 checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
-                callbacks=[_callback(jobs, recorder, last=last)],
+                callbacks=[_callback(jobs, recorder, last=last, prunes=pruning is not None)],
             ),
         )
         with _quiet():
@@ -112,7 +145,11 @@ def _name(trial: Any) -> str:
 
 
 def _trainable(
-    config: dict[str, Any], jobs: list[Job], run: RunTrial | None, pack: RunPack | None
+    config: dict[str, Any],
+    jobs: list[Job],
+    run: RunTrial | None,
+    pack: RunPack | None,
+    pruning: Pruning | None,
 ) -> None:
     """Run one job in a worker; each burst of messages is one Tune result, as JSON text.
 
@@ -121,18 +158,21 @@ def _trainable(
     from ray import tune
 
     def report(burst: Burst) -> None:
-        tune.report({"burst": json.dumps(burst)})
+        compared = pruning.result(burst) if pruning else {}
+        tune.report({"burst": json.dumps(burst), **compared})
 
-    run_job(jobs[config["index"]], report, run=run, pack=pack)
+    job = json.loads(config["job"]) if "job" in config else jobs[config["index"]]
+    run_job(job, report, run=run, pack=pack)
 
 
-def _callback(jobs: list[Job], recorder: Recorder, *, last: bool) -> Any:
+def _callback(jobs: list[Job], recorder: Recorder, *, last: bool, prunes: bool) -> Any:
     """Make the Tune callback, in the driver, that passes messages to `recorder`."""
     from ray import tune
 
     class PassOn(tune.Callback):
         def __init__(self, jobs: list[Job], recorder: Recorder) -> None:
             self.jobs, self.recorder = jobs, recorder
+            self.rows: dict[str, dict[str, Any]] = {}
 
         def __getstate__(self) -> dict[str, Any]:
             # Tune pickles its callbacks to restore them later, which is never done here.
@@ -148,6 +188,13 @@ def _callback(jobs: list[Job], recorder: Recorder, *, last: bool) -> Any:
             if "burst" in result:
                 for trial_id, message in json.loads(result["burst"]).items():
                     self.recorder.message(trial_id, message)
+                    if prunes and message.get("kind") == "row":
+                        self.rows[trial_id] = message
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            for trial_id in self.ids_of(trial) if prunes else ():
+                # Nothing to a trial that has ended: then the scheduler did not stop it.
+                self.recorder.message(trial_id, pruned_message(self.rows.pop(trial_id, None)))
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             reason, with_machine = _reason(trial)
