@@ -23,7 +23,6 @@ def is_plain_matrix(memory: nn.Module) -> bool:
 
 def check_combination(
     memory: nn.Module,
-    feature_map: nn.Module,
     window: nn.Module,
     bias: nn.Module,
     retention: Retention,
@@ -36,7 +35,7 @@ def check_combination(
         ValueError: what clashes, and what to choose instead.
     """
     _check_step(memory, window, bias, retention, optimizer)
-    _check_retention(memory, feature_map, window, retention, optimizer, newton_schulz)
+    _check_retention(memory, window, retention, optimizer, newton_schulz)
 
 
 def check_steps(window: nn.Module, retention: Retention, chunk: int, steps: int) -> None:
@@ -106,7 +105,6 @@ def _check_least_squares(
 
 def _check_retention(
     memory: nn.Module,
-    feature_map: nn.Module,
     window: nn.Module,
     retention: Retention,
     optimizer: InnerOptimizer,
@@ -128,7 +126,7 @@ def _check_retention(
     shapes: tuple[tuple[int, int], ...] = memory.shapes  # type: ignore[assignment]
     fronts: int = memory.fronts  # type: ignore[assignment]
     deep = len(shapes) > fronts
-    width = feature_map.width
+    width = shapes[0][1]
     if retention.side == "value" and deep:
         raise ValueError(f"retention={name}.side=value with a deep memory: it has side key only")
     if retention.side == "both" and (deep or window.length > 1 or optimizer.has_momentum):
@@ -139,7 +137,8 @@ def _check_retention(
     if retention.side != "value" and width != retention.columns:
         raise ValueError(
             f"retention={name}.side={retention.side} has {retention.columns} key channels, but "
-            f"the feature map gives {width}: choose feature_map identity or side value"
+            f"the memory's first map reads {width}: choose memory matrix and feature_map identity, "
+            "or side value"
         )
     if retention.side != "value" and any(rows != width for rows, _ in shapes[fronts:]):
         raise ValueError(

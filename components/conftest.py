@@ -21,7 +21,13 @@ from ablate.components.inner_optimizer import (
     Muon,
     Nesterov,
 )
-from ablate.components.memory import GatedMLPMemory, MatrixMemory, MLPMemory, Output
+from ablate.components.memory import (
+    GatedMLPMemory,
+    MatrixMemory,
+    MLPMemory,
+    Output,
+    VectorMemory,
+)
 from ablate.components.multi_step import MultiStepGradientDescent
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
@@ -33,6 +39,7 @@ MakeLayer = Callable[..., NeuralMemory]
 
 MEMORIES: dict[str, Callable[..., nn.Module]] = {
     "matrix": MatrixMemory,
+    "vector": VectorMemory,
     "matrix norm": functools.partial(MatrixMemory, residual=True, norm=True),
     "mlp": functools.partial(MLPMemory, expansion=2),
     "mlp of 1": functools.partial(MLPMemory, layers=1),

@@ -16,7 +16,7 @@ from ablate.components.bias import L2, Bias
 from ablate.components.combinations import check_combination, check_steps, is_plain_matrix
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
-from ablate.components.memory import Memory, Weights
+from ablate.components.memory import Memory, VectorMemory, Weights
 from ablate.components.memory_layer import MemoryLayer, Window, wide_numbers
 from ablate.components.multi_step import MultiStepGradientDescent, interleave
 from ablate.components.newton_schulz import NewtonSchulz
@@ -72,9 +72,7 @@ class NeuralMemory(MemoryLayer[MemoryState]):
     ) -> None:
         super().__init__(dims, read)
         _check(memory, feature_map, inner_optimizer, newton_schulz, chunk)
-        check_combination(
-            memory, feature_map, window, bias, retention, inner_optimizer, newton_schulz
-        )
+        check_combination(memory, window, bias, retention, inner_optimizer, newton_schulz)
         if inner_optimizer.steps > 1:
             check_steps(window, retention, chunk, inner_optimizer.steps)
         self.chunk = chunk
@@ -121,12 +119,17 @@ class NeuralMemory(MemoryLayer[MemoryState]):
         memory: Memory = self.memory  # type: ignore[assignment]
         with wide_numbers(q) as wide:
             raw = q.to(wide).transpose(1, 2).flatten(0, 1)
-            features = self.feature_map(raw)
+            features = self.features(raw)
             weights = [w.to(wide).flatten(0, 1) for w in frozen]
             front = tuple(torch.bmm(features, w.mT) for w in weights[: memory.fronts])
             y = memory.read(front, raw, lambda j, z: torch.bmm(z, weights[j].mT))
         read: Tensor = y.unflatten(0, (q.shape[0], -1)).transpose(1, 2)
         return read.to(q.dtype)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the first maps of the memory read of a key or a query."""
+        phi: Tensor = self.feature_map(x)
+        return self.memory.features(phi) if isinstance(self.memory, VectorMemory) else phi
 
     def rule(self) -> Rule:
         """What the recurrence needs beside tokens and gates."""
@@ -135,7 +138,7 @@ class NeuralMemory(MemoryLayer[MemoryState]):
         optimizer, orthogonal = self.inner_optimizer, self.newton_schulz
         return Rule(
             memory=memory,
-            features=self.feature_map,
+            features=self.features,
             error=self.bias,
             chunk=self.chunk,
             window=self.seen(),
@@ -240,7 +243,8 @@ def _check(
             f"newton_schulz={type(newton_schulz).__name__} with inner_optimizer={name}: "
             "only Muon has it; leave newton_schulz out or choose Muon"
         )
-    made, given = memory.shapes[0][1], feature_map.width  # type: ignore[index]
+    given = feature_map.width
+    made = memory.takes if isinstance(memory, VectorMemory) else memory.shapes[0][1]  # type: ignore[index]
     if made != given:
         raise ValueError(
             f"{type(memory).__name__} was built for feature width {made}, but "

@@ -54,6 +54,8 @@ KINDS: list[Mapping[str, object]] = [
     {"memory": "mlp", "optimizer": "momentum", "retention": ResetRetention},
     {"memory": "matrix", "optimizer": "multi step", "window": 1, "chunk": 1},
     {"memory": "mlp", "optimizer": "three steps", "window": 1, "chunk": 1, "read": "before"},
+    {"memory": "vector", "optimizer": "momentum", "retention": BY_ROW},
+    {"memory": "vector", "optimizer": "gd", "window": 1, "chunk": 1},
     {"memory": "matrix", "optimizer": "constant", "retention": TiedRetention, "degree": 1},
     {"memory": "matrix", "optimizer": "gd", "retention": BOTH, "degree": 1, "window": 1},
 ]

@@ -236,7 +236,7 @@ def test_bad_options_are_refused(make: Callable[[], object], rule: str) -> None:
         ({"retention": ChannelRetention, "degree": 1}, "no fold of orthogonalised writes"),
         (
             {"optimizer": "gd", "retention": ChannelRetention},
-            "has 3 key channels, but the feature map gives 10",
+            "has 3 key channels, but the memory's first map reads 10",
         ),
         (
             {"optimizer": "gd", "retention": lambda d: ChannelRetention(d, side="value")},
