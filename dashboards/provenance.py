@@ -11,6 +11,9 @@ from ablate.analysis.formatting import DASH, listed, several
 from ablate.analysis.frame import Cell, StudyResults
 from ablate.dashboards.text_table import TextTable
 
+MOST_COMMANDS = 200
+"""The table of commands has at most this many cells; the others' are spelled the same way."""
+
 _COSTS = frozenset({"parameters", "state_bytes", "flops_per_token"})
 
 
@@ -59,8 +62,10 @@ def reproduction(results: StudyResults) -> TextTable:
 
     Beside it stand the code and the data that the cell's results are of.
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for cell in results.cells:
+        if len(rows) == MOST_COMMANDS:
+            break
         ran = [trial for trial in results.by_cell[cell.id] if trial.attempt]
         first = next((trial for trial in ran if trial.state == "done"), ran[0] if ran else None)
         if first is None:
@@ -77,7 +82,8 @@ def reproduction(results: StudyResults) -> TextTable:
             )
         )
     return TextTable(
-        "One trial of each cell again, compared with its record; --seed chooses another.",
+        "One trial of each cell again, compared with its record; --seed chooses another."
+        + (f" The first {MOST_COMMANDS} cells." if len(rows) == MOST_COMMANDS else ""),
         "lllll",
         ("Cell", "Command", "Code", "Commit", "Data"),
         tuple(rows),

@@ -13,7 +13,12 @@ from typing import Literal
 
 import pytest
 
-from ablate.analysis.example_designs import factorial_study, size_study
+from ablate.analysis.example_designs import (
+    factorial_study,
+    search_study,
+    size_study,
+    tuned_study,
+)
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import Cell, Curve, StudyResults, Trial
 from ablate.dashboards.provenance import reproduction
@@ -199,6 +204,17 @@ def test_1500_finished_trials_take_seconds() -> None:
     assert len(html.encode()) <= 5_000_000
 
 
+def test_a_search_of_1500_trials_takes_seconds() -> None:
+    results = search_study(1500, 1)
+    started = time.process_time()
+    html = html_report(results)
+    assert time.process_time() - started < 10
+    page = Page(html)
+    assert "1500 of 1500 configurations tried" in page.text
+    assert page.text.count("ablate reproduce") == 200
+    assert len(html.encode()) <= 5_000_000
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: no chromium on the path")
 @pytest.mark.parametrize(
     ("results", "width", "scheme"),
@@ -207,8 +223,10 @@ def test_1500_finished_trials_take_seconds() -> None:
         (example_study(states=BROKEN, study=EVIL), 390, "dark"),
         (factorial_study(), 390, "light"),
         (size_study(), 1280, "dark"),
+        (tuned_study(), 390, "light"),
+        (search_study(), 390, "dark"),
     ],
-    ids=["plain-wide", "plain-phone", "full-phone", "sizes-wide"],
+    ids=["plain-wide", "plain-phone", "full-phone", "sizes-wide", "tuned-phone", "search-phone"],
 )
 def test_a_browser_draws_the_page(
     tmp_path: Path, results: StudyResults, width: int, scheme: Literal["light", "dark"]

@@ -22,6 +22,8 @@ from ablate.errors import UserError, unknown
 
 FEWEST = 20
 TREES = 32
+LEAVES = 128
+"""Of a tree, at most: the shares of a tree take time with the cube of its boxes."""
 NOTHING = "(an axis that does nothing)"
 
 
@@ -140,7 +142,13 @@ def _forest(seed: int, *, oob: bool) -> Any:
 
     # Random cuts: greedy ones spend themselves on the strongest axis and shrink the others' shares.
     return ExtraTreesRegressor(
-        TREES, max_features=1.0, bootstrap=True, oob_score=oob, random_state=seed, n_jobs=1
+        TREES,
+        max_features=1.0,
+        bootstrap=True,
+        oob_score=oob,
+        random_state=seed,
+        n_jobs=1,
+        max_leaf_nodes=LEAVES,
     )
 
 
