@@ -157,7 +157,7 @@ def check_machines(allow: tuple[str, ...] = ()) -> None:
         except ray.exceptions.RayError as error:
             first = str(error).strip().splitlines() or [type(error).__name__]
             raise UserError(f"the machine {machine} cannot run a task: {first[-1]}") from error
-        if problem := _difference(here, there):
+        if problem := difference(here, there):
             raise UserError(f"the machine {machine} of the cluster {problem}.")
 
 
@@ -189,7 +189,8 @@ def code_hash() -> str:
     return digest.hexdigest()[:12]
 
 
-def _difference(here: dict[str, str], there: dict[str, str]) -> str:
+def difference(here: dict[str, str], there: dict[str, str]) -> str:
+    """Say what keeps the machine `there` from running what `here` drives; empty if nothing does."""
     if "missing" in there:
         return (
             f"lacks a package ({there['missing']}): install Ablate and the packages of --allow in "

@@ -7,6 +7,7 @@ machine goes along: the study's file, the user's search spaces and packages.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import secrets
@@ -26,6 +27,12 @@ from ablate.telemetry import set_defaults
 
 _SECONDS = 5.0
 _STUDY = "ablate.study"
+# Ray's own loggers, which have a level of their own each.
+_TALKERS = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+)
 _LARGEST = 50_000_000
 
 
@@ -117,6 +124,8 @@ class JobServer:
         with self._clear():
             from ray.job_submission import JobSubmissionClient
 
+            for talker in _TALKERS:
+                logging.getLogger(talker).setLevel(logging.ERROR)
             self._client: Any = JobSubmissionClient(self.address)
 
     def submit(self, driver: Driver) -> str:
