@@ -53,6 +53,33 @@ def size_study(seeds: int = 3, *, sizes: int = 6, noise: float = 0.002) -> Study
     return _study(factors, value, seeds, noise)
 
 
+TOKENS: tuple[Scalar, ...] = (250_000, 1_000_000, 4_000_000, 16_000_000)
+
+CONTEXTS: tuple[Scalar, ...] = (128, 256, 512, 1024, 2048)
+
+
+def size_and_data_study(seeds: int = 3, *, noise: float = 0.001) -> StudyResults:
+    """Return two memories at four widths and four budgets, L = 1.5 + A N^-0.3 + 40 D^-0.35."""
+
+    def value(axes: Mapping[str, Scalar]) -> float:
+        scale = 12.0 if axes["memory"] == "mlp" else 14.0
+        tokens = float(axes["task_args.tokens"] or 0)
+        return 1.5 + scale * float(_parameters(axes) ** -0.3) + 40.0 * tokens**-0.35
+
+    widths = (32, 64, 128, 256)
+    factors = {"memory": SIZES["memory"], "backbone.dim": widths, "task_args.tokens": TOKENS}
+    return _study(factors, value, seeds, noise)
+
+
+def context_study(seeds: int = 3, *, noise: float = 0.001) -> StudyResults:
+    """Return one model at five contexts, on L = 1.8 + 3 C^-0.4 with C the context."""
+
+    def value(axes: Mapping[str, Scalar]) -> float:
+        return 1.8 + 3.0 * float(axes["task_args.context"] or 1) ** -0.4
+
+    return _study({"task_args.context": CONTEXTS}, value, seeds, noise)
+
+
 RATES: Mapping[str, tuple[Scalar, ...]] = {
     "train.lr": (0.001, 0.003, 0.01),
     "memory": ("mlp", "matrix"),

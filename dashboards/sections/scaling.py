@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import plotly.graph_objects as go
-
 from ablate.analysis.crossing import Crossing
 from ablate.analysis.formatting import DASH, count, measure_words, number, probability
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.interval import Interval
-from ablate.analysis.scaling import ScalingFit, predict_loss
-from ablate.analysis.size_laws import SYMBOLS, SizeCurve, SizeLaws, size_laws
-from ablate.dashboards.section import Drawing, Section
+from ablate.analysis.scaling import ScalingFit
+from ablate.analysis.size_laws import SYMBOLS, SizeCurve, size_laws
+from ablate.dashboards.law_figure import law_drawings
+from ablate.dashboards.section import Section
 from ablate.dashboards.text_table import TextTable
-from ablate.dashboards.theme import LIGHT, axis, band, log_axis, safe, series, style
-
-LAW_POINTS = 60
-"""Points at which a fitted curve is drawn."""
 
 
 def scaling_section(results: StudyResults, decimals: int) -> Section | None:
@@ -46,7 +40,7 @@ def scaling_section(results: StudyResults, decimals: int) -> Section | None:
         name="scaling",
         title="Scaling",
         lead=tuple(lead + refused),
-        drawings=_drawings(results, laws),
+        drawings=law_drawings(results, laws),
         tables=(_table([(c, f) for c, f in fitted], decimals),) if fitted else (),
         notes=tuple(notes),
     )
@@ -123,66 +117,3 @@ def _size(value: float | None) -> str:
     if value is None or math.isinf(value):
         return "the largest size searched"
     return count(value) if value > 0 else "the smallest size searched"
-
-
-def _drawings(results: StudyResults, laws: SizeLaws) -> tuple[Drawing, ...]:
-    if len(laws.variables) != 1:
-        return ()
-    figure = go.Figure()
-    for index, curve in enumerate(laws.curves):
-        colour, dash = (LIGHT["ink"], "solid") if index == 0 else series(index - 1)
-        _draw(figure, curve, laws.variables[0], colour, dash)
-    sizes = [point[0][0] for curve in laws.curves for point in curve.points]
-    style(
-        figure,
-        height=420,
-        xaxis=log_axis(SYMBOLS[laws.variables[0]], sizes, count),
-        yaxis=axis(measure_words(results.primary), type="log", nticks=6),
-        legend_y=-0.16,
-        hovermode="closest",
-        margin={"l": 8, "r": 12, "t": 8, "b": 8},
-    )
-    caption = "Dots are single trials. Both axes are logarithmic."
-    if any(curve.fit is not None for curve in laws.curves):
-        caption += " A line is the fitted law, its band the 95 % interval of the mean over seeds."
-    description = "Measure against size with fitted laws; the numbers are in the table below."
-    return (Drawing("scaling", figure, caption, description),)
-
-
-def _draw(figure: go.Figure, curve: SizeCurve, variable: str, colour: str, dash: str) -> None:
-    dots = go.Scatter(
-        x=[point[0][0] for point in curve.points],
-        y=[point[2] for point in curve.points],
-        mode="markers",
-        marker={"size": 7, "color": colour, "symbol": "circle-open"},
-        name=safe(curve.name),
-        legendgroup=curve.name,
-        showlegend=curve.fit is None,
-        hovertemplate="%{x:.3s}<br>%{y:.4f}<extra></extra>",
-    )
-    figure.add_trace(dots)
-    if curve.fit is None:
-        return
-    sizes = np.geomspace(curve.fit.sizes.min(), curve.fit.sizes.max(), LAW_POINTS)
-    law = predict_loss(curve.fit, {variable: sizes})
-    outline = go.Scatter(
-        x=np.concatenate([sizes, sizes[::-1]]),
-        y=[one.high for one in law] + [one.low for one in law[::-1]],
-        fill="toself",
-        fillcolor=band(colour),
-        line={"width": 0},
-        mode="lines",
-        hoverinfo="skip",
-        legendgroup=curve.name,
-        showlegend=False,
-    )
-    line = go.Scatter(
-        x=sizes,
-        y=[one.estimate for one in law],
-        mode="lines",
-        line={"color": colour, "dash": dash, "width": 2},
-        name=safe(curve.name),
-        legendgroup=curve.name,
-        hoverinfo="skip",
-    )
-    figure.add_traces([outline, line])
