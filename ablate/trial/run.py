@@ -56,34 +56,25 @@ def run_trial(spec: dict[str, Any], report: Report) -> None:
     log = TrialLog(log_path(Path(files["study"]), spec["id"])) if files else None
     try:
         with captured(log):
-            _run(_Trial(spec, _logged(report, log)))
+            _run(Trial(spec, logged(report, log)))
     finally:
         if log is not None:
             log.close()
 
 
-def _run(trial: _Trial) -> None:
-    state, error, trace = "done", None, None
+def _run(trial: Trial) -> None:
+    problem = None
     try:
         with trial.guard.watching():
             trial.run()
-    except Diverged as problem:
-        state, error = "diverged", str(problem)
-        trial.last = problem.last
-    except Stopped as problem:
-        state, error = problem.state, str(problem)
-    except Exception as problem:
-        state = "oom" if is_out_of_memory(problem) else "failed"
-        error = f"{type(problem).__name__}: {problem}"
-        trace = traceback.format_exc()
+    except Exception as error:
+        problem = error
     finally:
         trial.let_go()
-    trial.end(state, error, trace)
-    if state in RESULTS:
-        trial.forget()
+    trial.finish(problem)
 
 
-def _logged(report: Report, log: TrialLog | None) -> Report:
+def logged(report: Report, log: TrialLog | None) -> Report:
     """Pass messages on, and write each to the log as a line."""
     if log is None:
         return report
@@ -106,8 +97,12 @@ def _logged(report: Report, log: TrialLog | None) -> Report:
 
 
 @dataclass
-class _Trial:
-    """One trial under way: what it has reported so far."""
+class Trial:
+    """One trial under way: what it has reported so far.
+
+    As one of several lanes of a pack (`ablate.trial.packed`), `share` is its part of the pack's
+    time, in seconds.
+    """
 
     spec: dict[str, Any]
     report: Report
@@ -119,6 +114,9 @@ class _Trial:
     warnings: list[str] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     rows_of_batch: int = 1
+    lanes: int = 1
+    share: float = 0.0
+    ended: bool = False
 
     def __post_init__(self) -> None:
         resources = self.spec.get("resources") or {}
@@ -150,7 +148,7 @@ class _Trial:
         config, seed = self.spec["config"], int(self.spec["seed"])
         task = make_task(config["task"]["name"], config["task"]["args"])
         if config.get("model") is None:
-            self.start({}, _facts(task))
+            self.start({}, facts_of(task))
             learner = cast(LearnerTask, task)
             learner.run(lambda name: generator(seed, name), self.learner_row)
             return
@@ -166,7 +164,7 @@ class _Trial:
 
         def begin(loop: Loop) -> Progress:
             progress = self.checkpoint.restore(loop) if self.checkpoint else Progress()
-            self.start({key: costs[key] for key in COUNTED}, _facts(task))
+            self.start({key: costs[key] for key in COUNTED}, facts_of(task))
             return progress
 
         train(
@@ -227,6 +225,8 @@ class _Trial:
 
     def seconds(self) -> float:
         """Since the trial's start, with what the attempts took that it goes on from."""
+        if self.lanes > 1:
+            return self.share
         before = self.checkpoint.spent if self.checkpoint else 0.0
         return before + time.perf_counter() - self.began
 
@@ -249,6 +249,8 @@ class _Trial:
             versions["commit"] = commit
         if self.micro_batches > 1:
             versions["micro_batches"] = self.micro_batches
+        if self.lanes > 1:
+            versions["lanes"] = self.lanes
         if self.checkpoint and self.checkpoint.resumed:
             versions["resumed"] = self.checkpoint.resumed
         self.report(
@@ -295,6 +297,25 @@ class _Trial:
             raise Diverged(row.step, names, previous, at)
         self.check()
 
+    def finish(self, problem: Exception | None) -> None:
+        """End as `problem` says, None for well; no message follows."""
+        state, error, trace = "done", None, None
+        match problem:
+            case None:
+                pass
+            case Diverged():
+                state, error, self.last = "diverged", str(problem), problem.last
+            case Stopped():
+                state, error = problem.state, str(problem)
+            case _:
+                state = "oom" if is_out_of_memory(problem) else "failed"
+                error = f"{type(problem).__name__}: {problem}"
+                trace = "".join(traceback.format_exception(problem))
+        self.end(state, error, trace)
+        self.ended = True
+        if state in RESULTS:
+            self.forget()
+
     def end(self, state: str, error: str | None, trace: str | None) -> None:
         """Sum up; the last message of the trial."""
         if not self.started:
@@ -308,10 +329,11 @@ class _Trial:
             **self.last,
             "tokens": float(tokens),
             "seconds": self.seconds(),
-            "cpu_seconds": time.process_time() - self.cpu_began,
             "tokens_per_second": tokens / learning if learning else 0.0,
-            "peak_memory_bytes": float(peak_memory(self.device)),
         }
+        if self.lanes == 1:  # the process's figures are the trial's only if it ran alone
+            summary["cpu_seconds"] = time.process_time() - self.cpu_began
+            summary["peak_memory_bytes"] = float(peak_memory(self.device))
         message = {
             "kind": "end",
             "state": state,
@@ -321,7 +343,9 @@ class _Trial:
             "warnings": self.all_warnings(),
         }
         smaller = min(2 * self.micro_batches, self.rows_of_batch)
-        if state == "oom" and smaller > self.micro_batches:
+        if state == "oom" and self.lanes > 1:
+            message["retry"] = {"alone": True}
+        elif state == "oom" and smaller > self.micro_batches:
             message["retry"] = {"micro_batches": smaller}
         self.report(message)
 
@@ -336,5 +360,6 @@ class _Trial:
             self.checkpoint.remove()
 
 
-def _facts(task: Task) -> dict[str, Any]:
+def facts_of(task: Task) -> dict[str, Any]:
+    """What there is to know about a task's data, to be logged once."""
     return {"data": task.data_identity(), **task.info()}

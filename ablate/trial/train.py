@@ -74,6 +74,12 @@ def steps_of(task: SequenceTask) -> int:
     return max(1, math.ceil(task.tokens / (task.batch * task.context)))
 
 
+def evaluated_steps(config: TrainConfig, steps: int) -> set[int]:
+    """After which of so many steps the model is scored."""
+    evaluations = min(config.evaluations, steps)
+    return {math.ceil(steps * part / evaluations) for part in range(1, evaluations + 1)}
+
+
 @dataclass
 class Progress:
     """How far training is: with the model, the optimizer and the data, all it needs to go on.
@@ -212,8 +218,7 @@ def train(
         MetricError: the task scored something that is no number.
     """
     steps = steps_of(task)
-    evaluations = min(config.evaluations, steps)
-    marks = {math.ceil(steps * part / evaluations) for part in range(1, evaluations + 1)}
+    marks = evaluated_steps(config, steps)
     loop = Loop(model, task, config, seed=seed, steps=steps, micro_batches=micro_batches)
     progress = begin(loop)
     for row in progress.rows:
@@ -225,11 +230,11 @@ def train(
         progress.losses.append(loss)
         progress.seconds += time.perf_counter() - began
         if not math.isfinite(loss) or progress.step in marks:
-            _evaluate(loop, progress, report, warn)
+            evaluate(loop, progress, report, warn)
         after_step(loop, progress)
 
 
-def _evaluate(
+def evaluate(
     loop: Loop, progress: Progress, report: Callable[[Row], None], warn: Callable[[str], None]
 ) -> None:
     """Report a row: the mean loss since the last one and the score, or a loss that is not finite.
