@@ -88,17 +88,25 @@ def feed_searcher(feed: Iterator[Job], handed: list[Job]) -> Any:
     from ray.tune.search import Searcher
 
     class Feed(Searcher):
+        def __init__(self, feed: Iterator[Job], handed: list[Job]) -> None:
+            super().__init__()
+            self.feed, self.handed = feed, handed
+
+        def __getstate__(self) -> dict[str, Any]:
+            # Tune pickles its searchers to restore them later, which is never done here.
+            return {}
+
         def set_search_properties(
             self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
         ) -> bool:
             return True
 
         def suggest(self, trial_id: str) -> dict[str, Any] | str:
-            job = next(feed, None)
+            job = next(self.feed, None)
             if job is None:
                 return str(Searcher.FINISHED)
-            handed.append(job)
-            return {"index": len(handed) - 1, "job": json.dumps(job)}
+            self.handed.append(job)
+            return {"index": len(self.handed) - 1, "job": json.dumps(job)}
 
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -111,4 +119,4 @@ def feed_searcher(feed: Iterator[Job], handed: list[Job]) -> Any:
         def restore(self, checkpoint_path: str) -> None:
             """Nothing is ever restored."""
 
-    return Feed()
+    return Feed(feed, handed)
