@@ -43,7 +43,8 @@ def test_a_ray_cluster_is_what_kuberay_takes(name: str) -> None:
     assert made["apiVersion"] == "ray.io/v1"
     assert re.fullmatch(r"[a-z][a-z0-9-]*", made["metadata"]["name"])
     cluster = made["spec"] if kind == "RayCluster" else made["spec"]["rayClusterSpec"]
-    assert set(cluster) == {"rayVersion", "headGroupSpec", "workerGroupSpecs"}
+    assert set(cluster) == {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
+    assert cluster["authOptions"] == {"mode": "token"}
     assert cluster["rayVersion"] == pinned("ray")
     images = set()
     for group in groups(cluster):

@@ -14,6 +14,7 @@ import secrets
 import shlex
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from ablate.sweep.cluster import local_packages
 from ablate.telemetry import set_defaults
 
 _SECONDS = 5.0
+_START_SECONDS = 60.0
 _STUDY = "ablate.study"
 # Ray's own loggers, which have a level of their own each.
 _TALKERS = (
@@ -145,13 +147,23 @@ class JobServer:
             if driver.folder is not None and any(driver.folder.iterdir()):
                 environment["working_dir"] = str(driver.folder)
             name = re.sub(r"[^\w.-]+", "-", driver.study)
-            job_id: str = self._client.submit_job(
+            return self._submit(
                 entrypoint=driver.command(),
                 submission_id=f"{name}-{secrets.token_hex(3)}",
                 runtime_env=environment,
                 metadata={_STUDY: driver.study, "ablate.home": driver.home},
             )
-        return job_id
+
+    def _submit(self, **job: Any) -> str:
+        """Submit; a head that has just started has no agent yet that takes jobs."""
+        until = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                return str(self._client.submit_job(**job))
+            except RuntimeError as error:
+                if "No available agent" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(1.0)
 
     def follow(self, job_id: str, write: Callable[[str], None]) -> JobEnd:
         """Pass the job's log to `write` from its start until it ends.
