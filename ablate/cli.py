@@ -1,6 +1,7 @@
 """The command line: what can be typed. What each command does stands in `ablate.commands`.
 
-Exit codes: 0 done, 1 trials or the tracker failed, 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 trials or the tracker failed, 2 bad input, 3 stopped at a limit,
+130 interrupted or cancelled.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ablate.commands import complete, launch
+from ablate.commands import complete, launch, sweeps
 from ablate.commands.options import (
     Allow,
     ConfigDir,
-    ExecutorName,
     Format,
     Json,
     Model,
     Overrides,
     Quiet,
     Settings,
-    StaleChoice,
     Study,
 )
 from ablate.commands.terminal import guarded
@@ -134,55 +133,8 @@ def new(
     return new_command(name, options)
 
 
-@app.command()
-@guarded
-def run(
-    study: Study,
-    overrides: Overrides = None,
-    max_trials: Annotated[
-        int | None, typer.Option(min=0, help="Run at most this many trials now.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Show the plan, run nothing.")] = False,
-    executor: Annotated[
-        ExecutorName, typer.Option(help="ray: side by side. inline: in this process.")
-    ] = ExecutorName.ray,
-    address: Annotated[
-        str | None, typer.Option(help="A running Ray cluster; this machine alone by default.")
-    ] = None,
-    config_dir: ConfigDir = None,
-    allow: Allow = None,
-    stale: Annotated[
-        StaleChoice, typer.Option(help="Results that other code made.")
-    ] = StaleChoice.rerun,
-    take_over: Annotated[
-        bool, typer.Option(help="Take the study from an owner that is surely gone.")
-    ] = False,
-    quiet: Quiet = False,
-) -> int:
-    """Run what is missing of a study, then write its report."""
-    from ablate.commands.run import RunOptions, run_command
-
-    options = RunOptions(
-        max_trials=max_trials,
-        dry_run=dry_run,
-        executor=executor.value,
-        address=address,
-        config_dirs=config_dir or [],
-        allow=allow or [],
-        stale=stale.value,
-        take_over=take_over,
-        quiet=quiet,
-    )
-    return run_command(study, overrides or [], options)
-
-
-@app.command()
-@guarded
-def status(study: Study, json: Json = False) -> int:
-    """Show how far a study is, and why trials failed."""
-    from ablate.commands.status import status_command
-
-    return status_command(study, as_json=json)
+for _command in (sweeps.run, sweeps.status, sweeps.retry, sweeps.cancel):
+    app.command()(_command)
 
 
 @app.command()

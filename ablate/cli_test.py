@@ -98,7 +98,8 @@ def test_a_study_with_a_failure_exits_1_and_the_next_run_takes_exactly_that_tria
     assert counts["done"] == 5
     assert counts["diverged"] == 1
     assert set(counts) == {
-        *("done", "running", "missing", "failed", "diverged", "oom", "lost", "pruned", "stale")
+        *("done", "running", "missing", "failed", "diverged", "oom", "timed_out", "lost"),
+        *("cancelled", "pruned", "stale"),
     }
     pushed = call("track", "push", "fake")
     assert (pushed.exit_code, pushed.stdout.split()[0]) == (0, "0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ablate.errors import UserError, unknown
@@ -57,3 +57,26 @@ def find_cell(labels: Mapping[str, str], wanted: str) -> str:
             return cell
     near = difflib.get_close_matches(wanted, labels.values(), n=MOST_NAMED, cutoff=0.0)
     raise unknown("cell", wanted, near)
+
+
+def trial_ids(ledger: Ledger, wanted: Sequence[str]) -> list[str]:
+    """Return the ids of trials that are named by their id, or as ``LABEL seed N``.
+
+    Raises:
+        UserError: there is no such trial in the plan.
+    """
+    plan = ledger.plan() or {"cells": []}
+    labels = {cell["id"]: cell["label"] for cell in plan["cells"]}
+    names: dict[str, str] = {}
+    for record in ledger.trials():
+        if record.in_plan:
+            names[f"{labels.get(record.cell_id)} seed {record.seed}"] = record.trial_id
+    ids = set(names.values())
+    found = []
+    for name in wanted:
+        known = name if name in ids else names.get(name)
+        if known is None:
+            near = difflib.get_close_matches(name, [*names, *ids], n=MOST_NAMED, cutoff=0.0)
+            raise unknown("trial", name, near)
+        found.append(known)
+    return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from ablate.commands.status import counts_line
 from ablate.commands.terminal import (
     FAILED,
     INTERRUPTED,
+    LIMIT,
     OK,
     console,
     program,
@@ -33,9 +34,16 @@ from ablate.home import ledger_path
 from ablate.sweep.driver import Stale, missing_trials, run_plan
 from ablate.sweep.execution import Event, Executor, RunTrial
 from ablate.sweep.ledger import Ledger
+from ablate.sweep.records import BROKEN
+from ablate.sweep.watch import Limits, Stopped
 from ablate.track.background import BackgroundView
 from ablate.track.tracker import TrackerError
 from ablate.track.view import MlflowView
+
+COMMAND = "command"
+"""Key of the ledger under which a run keeps its study, overrides and folders, for `retry`."""
+LIMIT_CODES = {"cancelled": INTERRUPTED, "max_failures": FAILED}
+"""Exit codes of runs that stopped by themselves; `LIMIT` for the others."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,10 @@ class RunOptions:
     stale: Stale = "rerun"
     take_over: bool = False
     quiet: bool = False
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Those of `given_limits`; they come before the study's."""
+    only: Sequence[str] | None = None
+    """Run no other trials than these."""
     trial: RunTrial | None = None
     """What runs one trial, in place of `ablate.trial.run.run_trial`; for tests."""
 
@@ -75,12 +87,44 @@ def run_command(study: str, overrides: Sequence[str], options: RunOptions) -> in
             "them one by one. Use --executor ray, or pruning=null."
         )
 
+    command = {
+        "study": str(Path(study).absolute()) if Path(study).is_file() else study,
+        "overrides": list(overrides),
+        "config_dirs": [str(folder.absolute()) for folder in options.config_dirs],
+        "allow": list(options.allow),
+    }
+
     def search(ledger: Ledger) -> RunningSearch:
         return RunningSearch(
-            declared, file, plan, ledger, config_dirs=options.config_dirs, allow=options.allow
-        )
+            declared, file, plan, ledger, config_dirs=options.config_dirs, allow=options.allow,
+            stale=options.stale,
+        )  # fmt: skip
 
-    return run_study(plan, options, out, search=search if plan.search else None)
+    search_of = search if plan.search else None
+    return run_study(plan, options, out, search=search_of, command=command)
+
+
+def given_limits(
+    max_hours: float | None,
+    max_failures: int | None,
+    max_disk: str | None,
+    trial_timeout: str | None,
+) -> dict[str, float]:
+    """Return the limits that were given on the command line.
+
+    Raises:
+        UserError: a time or a size that cannot be read.
+    """
+    from ablate.study.quantities import bytes_of, seconds_of
+
+    found: dict[str, float | None] = {"max_hours": max_hours, "max_failures": max_failures}
+    texts = {"max_disk": (max_disk, bytes_of), "trial_timeout": (trial_timeout, seconds_of)}
+    for name, (text, value_of) in texts.items():
+        try:
+            found[name] = None if text is None else value_of(text)
+        except ValueError as error:
+            raise UserError(f"--{name.replace('_', '-')} is '{text}': it {error}.") from None
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def run_study(
@@ -89,6 +133,7 @@ def run_study(
     out: Console,
     *,
     search: Callable[[Ledger], RunningSearch] | None = None,
+    command: Mapping[str, Any] | None = None,
 ) -> int:
     """Run a plan that is made already; the rest of `run_command`.
 
@@ -97,6 +142,7 @@ def run_study(
         options: how.
         out: where to say so.
         search: takes up the search of a plan that grows.
+        command: how `ablate retry` is to plan the study again.
     """
     view = MlflowView()
     with Ledger.open(ledger_path(plan.study)) as ledger, stopped_by_sigterm():
@@ -106,9 +152,14 @@ def run_study(
         plan = running.plan if running else plan
         ledger.save_plan(plan.to_json())
         ledger.add_trials(plan.trials())
-        missing = missing_trials(plan.trials(), ledger, options.stale)
-        todo = len(missing) + plan.size - len(plan.trials())
-        todo = todo if options.max_trials is None else min(todo, options.max_trials)
+        if command:
+            ledger.set(COMMAND, dict(command))
+        missing = missing_trials(plan.trials(), ledger, options.stale, options.only)
+        todo = len(missing)
+        if options.only is None:
+            todo += plan.size - len(plan.trials())
+        most = _max_trials(plan, options)
+        todo = todo if most is None else min(todo, most)
         _announce(plan, todo, ledger, out)
         problems: list[str] = []
 
@@ -118,11 +169,11 @@ def run_study(
                       style="yellow", markup=False, soft_wrap=True)  # fmt: skip
 
         background = BackgroundView(view, ledger.path, tracker_failed)
-        stopped = False
+        stopped: KeyboardInterrupt | None = None
         try:
             _execute(plan, ledger, todo, background, options, out, running)
-        except KeyboardInterrupt:
-            stopped = True
+        except KeyboardInterrupt as why:
+            stopped = why
         finally:
             background.close()
         plan = running.plan if running else plan
@@ -138,7 +189,7 @@ def _execute(
     out: Console,
     running: RunningSearch | None,
 ) -> None:
-    with RunProgress(plan.to_json(), todo, out) as progress:
+    with RunProgress(plan.to_json(), todo, out, ledger.trials()) as progress:
 
         def on_event(event: Event) -> None:
             if running:
@@ -155,9 +206,28 @@ def _execute(
             executor=_executor(plan, options),
             on_event=on_event,
             stale=options.stale,
-            max_trials=options.max_trials,
-            then=running.jobs() if running else None,
+            max_trials=_max_trials(plan, options),
+            only=options.only,
+            limits=_limits(plan, options),
+            checkpoint=plan.checkpoint,
+            then=running.jobs() if running and options.only is None else None,
         )
+
+
+def _max_trials(plan: Any, options: RunOptions) -> int | None:
+    given = options.max_trials
+    planned: int | None = plan.limits.get("max_trials") if options.only is None else None
+    return planned if given is None else given
+
+
+def _limits(plan: Any, options: RunOptions) -> Limits:
+    both = {**plan.limits, **options.limits}
+    return Limits(
+        hours=both.get("max_hours"),
+        trial_seconds=both.get("trial_timeout"),
+        failures=both.get("max_failures"),
+        disk=both.get("max_disk"),
+    )
 
 
 def _executor(plan: Any, options: RunOptions) -> Executor:
@@ -199,7 +269,7 @@ def _finish(
     view: MlflowView,
     problems: list[str],
     *,
-    stopped: bool,
+    stopped: KeyboardInterrupt | None,
     out: Console,
 ) -> int:
     """Write the report, bring MLflow up to date, say what there is now."""
@@ -207,7 +277,11 @@ def _finish(
     results = results_of(ledger)
     files = write_files(results)
     problems = _pushed(ledger, view, files, problems, out)
-    out.print(f"{'interrupted: ' if stopped else ''}{counts_line(counts)}", style="bold")
+    cut = "" if stopped is None else "interrupted: "
+    if isinstance(stopped, Stopped):
+        cut = "stopped: "
+        print(f"stopped: {stopped} ({stopped.kind.replace('_', '-')})", file=sys.stderr)
+    out.print(f"{cut}{counts_line(counts)}", style="bold")
     out.print(means_table(results))
     me = program()
     out.print(f"report:    {files[0]}", markup=False, soft_wrap=True)
@@ -215,9 +289,11 @@ def _finish(
         print_problem(problems[0], f"{me} track push {plan.study}", out)
     else:
         out.print(f"MLflow UI: {me} ui {plan.study}", markup=False, soft_wrap=True)
-    broken = counts["failed"] + counts["oom"] + counts["lost"]
-    if stopped or broken:
+    broken = sum(counts[state] for state in BROKEN)
+    if stopped or broken or counts["cancelled"]:
         out.print("the same command again runs what is missing")
+    if isinstance(stopped, Stopped):
+        return LIMIT_CODES.get(stopped.kind, LIMIT)
     if stopped:
         return INTERRUPTED
     return FAILED if broken or problems else OK

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,19 +13,32 @@ from rich.markup import escape
 from rich.table import Table
 
 from ablate.analysis.formatting import several
-from ablate.commands.ledgers import open_ledger, study_name
+from ablate.commands.ledgers import open_ledger, study_name, trial_ids
 from ablate.commands.terminal import OK, console, first_line, print_json
 from ablate.errors import UserError
+from ablate.sweep.ledger import Ledger
 from ablate.sweep.lock import LockHolder
 from ablate.sweep.records import BROKEN, STATES, TrialRecord
+from ablate.trial.log import log_path, tail
 
 _SHOWN = 10
 _TRACE_LINES = 3
+_LOG_LINES = 20
+_LOG_SHOWN = 5
 
 
-def status_command(study: str, *, as_json: bool = False) -> int:
-    """Print counts by state, in all and per cell, and why trials failed."""
+def status_command(
+    study: str, *, trial: str | None = None, log: bool = False, as_json: bool = False
+) -> int:
+    """Print counts by state, in all and per cell, and why trials failed; or all about one trial."""
+    if log and trial is None:
+        raise UserError("--log needs --trial ID: the trial whose log is wanted.")
     with open_ledger(study) as ledger:
+        folder = ledger.path.parent
+        if trial is not None:
+            (trial_id,) = trial_ids(ledger, [trial])
+            path = log_path(folder, trial_id)
+            return _show_log(path) if log else _show_trial(ledger, trial_id, path, as_json)
         plan = ledger.plan()
         if plan is None:
             raise UserError(f"study '{study_name(study)}' has not been planned yet: run it.")
@@ -33,12 +47,47 @@ def status_command(study: str, *, as_json: bool = False) -> int:
         kept = ledger.get("kept_stale", [])
         pushed = _pushed(ledger.get("tracker_state", {}))
     status = summarise(plan, records, holder)
+    for failure in status["failures"]:
+        failure["log"] = tail(log_path(folder, failure["trial"]), _LOG_LINES)
     status["kept_stale"] = kept
     status["tracker"] = pushed
     if as_json:
         print_json(status)
     else:
         _show(status, console())
+    return OK
+
+
+def _show_log(path: Path) -> int:
+    lines = tail(path, 0)
+    if not lines:
+        raise UserError(f"no log at {path}: the trial has not run, or ran on another machine.")
+    print("\n".join(lines))
+    return OK
+
+
+def _show_trial(ledger: Ledger, trial_id: str, path: Path, as_json: bool) -> int:
+    """Print the record of one trial, and the end of its log."""
+    record = ledger.trial(trial_id)
+    facts = asdict(record)
+    facts["log_file"], facts["log"] = str(path), tail(path, _LOG_LINES)
+    if as_json:
+        print_json(facts)
+        return OK
+    out = console()
+    cell = _label(ledger.plan() or {"cells": []}, record)
+    out.print(f"{cell} seed {record.seed}: {record.state}", style="bold", markup=False)
+    for name in ("trial_id", "attempt", "host", "device", "error"):
+        if facts[name] is not None:
+            out.print(f"{name:12}{facts[name]}", markup=False, soft_wrap=True)
+    for name in ("resumed", "micro_batches", "warnings"):
+        if name in record.info:
+            out.print(f"{name:12}{record.info[name]}", markup=False, soft_wrap=True)
+    for name, value in record.summary.items():
+        out.print(f"{name:24}{value:.6g}", markup=False)
+    out.print(f"log         {path}", markup=False, soft_wrap=True)
+    for line in facts["log"]:
+        out.print(f"    {line}", style="dim", markup=False)
     return OK
 
 
@@ -73,7 +122,7 @@ def summarise(
                 "traceback": record.traceback,
             }
             for record in planned
-            if record.state in BROKEN | {"diverged"}
+            if record.state in BROKEN | {"diverged", "cancelled"}
         ],
     }
 
@@ -130,10 +179,14 @@ def _show(status: dict[str, Any], out: Console) -> None:
             markup=False,
         )
         trace = (failure["traceback"] or "").rstrip().splitlines()[-_TRACE_LINES:]
-        for text in trace:
+        # A trial that raised has the traceback at the end of its log too.
+        for text in trace or failure["log"][-_LOG_SHOWN:]:
             out.print(f"    {text}", style="dim", markup=False)
     if len(failures) > _SHOWN:
         out.print(f"... and {len(failures) - _SHOWN} more; --json has all")
+    if failures:
+        command = f"ablate status {status['study']} --trial {failures[0]['trial']} --log"
+        out.print(f"a whole log: {command}", style="dim", markup=False, soft_wrap=True)
 
 
 def _table(cells: list[dict[str, Any]]) -> Table:

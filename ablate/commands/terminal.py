@@ -23,7 +23,7 @@ from rich.console import Console
 from ablate.commands.allowed import admit
 from ablate.errors import Failure, UserError
 
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT, LIMIT, INTERRUPTED = 0, 1, 2, 3, 130
 
 Command = TypeVar("Command", bound=Callable[..., int])
 

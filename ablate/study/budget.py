@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ablate.errors import UserError
 from ablate.study.cells import Cell
 from ablate.study.power import Power
-
-UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+from ablate.study.quantities import seconds_of
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,13 @@ def parse_budget(text: str) -> float:
     Raises:
         UserError: no number with a unit.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-z]+)\s*", text.lower())
-    if not found or found[2] not in UNITS or float(found[1]) <= 0:
+    try:
+        seconds = seconds_of(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
         raise UserError(f"budget is '{text}'; write a number and a unit: 30m, 8h or 2d.")
-    return float(found[1]) * UNITS[found[2]]
+    return seconds
 
 
 def propose(cells: Sequence[Cell], power: Power, budget: float) -> list[Proposal]:

@@ -38,6 +38,8 @@ class Plan:
         search: ranges and levels that an optimiser chooses from, and how many trials it gets.
         tune: the factors over which each cell is tuned.
         pruning: when trials are stopped early; empty if they are not.
+        limits: of a run: max_trials, max_hours, max_failures, max_disk, trial_timeout.
+        checkpoint: every how many seconds, and how many bytes to keep; None for none.
         bytes_per_trial: disk that one trial takes.
     """
 
@@ -59,6 +61,8 @@ class Plan:
     search: dict[str, Any] = field(default_factory=dict)
     tune: tuple[str, ...] = ()
     pruning: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    checkpoint: dict[str, float] | None = None
     bytes_per_trial: float = TRIAL_BYTES
 
     @property
@@ -123,6 +127,8 @@ class Plan:
             "search": dict(self.search),
             "tune": list(self.tune),
             "pruning": dict(self.pruning),
+            "limits": dict(self.limits),
+            "checkpoint": self.checkpoint,
             "cost": self.cost(),
             "power": asdict(self.power),
             "aliases": list(self.aliases),
@@ -207,6 +213,8 @@ def plan_study(
         search=_search(laid.designs[0].design, file.name),
         tune=tuple(declared.tune),
         pruning=pruning,
+        limits=declared.limits.model_dump(exclude_none=True),
+        checkpoint=None if declared.checkpoint.every is None else declared.checkpoint.model_dump(),
         bytes_per_trial=pilot.bytes_per_trial or TRIAL_BYTES,
     )  # fmt: skip
 

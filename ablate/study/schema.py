@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from ablate.errors import UserError, refused, unknown
+from ablate.study.upkeep import CheckpointSection, LimitsSection
 
 KIND_NAMES = (
     *("one_factor", "leave_one_out", "add_one_in", "full"),
@@ -259,6 +260,10 @@ class Study(_Section):
     """What is expected, written before the study is run."""
     resources: Resources = Resources()
     """What one trial holds."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    """From where a killed trial goes on."""
+    limits: LimitsSection = LimitsSection()
+    """When a run stops by itself."""
     pruning: Pruning | None = None
     """Whether trials that do badly are stopped early; not by default."""
 
@@ -347,6 +352,8 @@ def _section(path: list[str]) -> type[BaseModel]:
         "measure": Measure,
         "resources": Resources,
         "pruning": Pruning,
+        "checkpoint": CheckpointSection,
+        "limits": LimitsSection,
     }
     if {"factors", "blocks"} & set(path):
         return FactorSpec

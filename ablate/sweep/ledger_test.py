@@ -4,7 +4,6 @@ import math
 import os
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -233,62 +232,3 @@ def test_a_dead_owners_lock_is_taken_over_even_if_its_pid_lives_again(path: Path
         ledger.set("lock", LockHolder("far", 1, "another-host", "x:1", mine.since).to_json())
         with pytest.raises(UserError, match="on another-host"):
             ledger.acquire_lock("me")
-
-
-KILLED_WRITERS = """
-import os, random, signal, sys, time
-from ablate.sweep.fake_study import FakePlan, fake_trial
-from ablate.sweep.ledger import Ledger
-
-def write(path, say):
-    ledger = Ledger.open(path)
-    ledger.acquire_lock("writer")
-    ledger.mark_orphans()
-    plan = FakePlan(cells=30, seeds=20)
-    ledger.save_plan(plan.to_json())
-    ledger.add_trials(plan.trials())
-    done = {r.trial_id for r in ledger.trials() if r.state == "done"}
-    os.write(say, b"ready ")
-    for spec in plan.trials():
-        if spec["id"] not in done:
-            attempt = ledger.begin(spec["id"])
-            fake_trial(spec, lambda message: ledger.record(spec["id"], attempt, message))
-            os.write(say, f"{spec['id']} ".encode())
-
-draw = random.Random(0)
-for _ in range(30):
-    hear, say = os.pipe()
-    writer = os.fork()
-    if not writer:
-        write(sys.argv[1], say)
-    os.close(say)
-    said = b""
-    while len(said.split()) < 2:
-        said += os.read(hear, 1000)
-    time.sleep(draw.uniform(0.0, 0.02))
-    os.kill(writer, signal.SIGKILL)
-    os.waitpid(writer, 0)
-    while more := os.read(hear, 100000):
-        said += more
-    finished = set(said.decode().split()) - {"ready"}
-    with Ledger.open(sys.argv[1], read_only=True) as ledger:
-        assert finished <= {r.trial_id for r in ledger.trials() if r.state == "done"}
-        assert ledger.counts()["running"] <= 1
-    print(*finished)
-"""
-
-
-def test_thirty_killed_writers_leave_a_whole_ledger_with_nothing_finished_lost(path: Path) -> None:
-    command = [sys.executable, "-c", KILLED_WRITERS, str(path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) == 30
-    finished = run.stdout.split()
-    assert len(set(finished)) == len(finished) >= 30
-    with sqlite3.connect(path) as db:
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    with Ledger.open(path) as ledger:
-        assert all(len(ledger.rows(trial_id)) == 2 for trial_id in finished)
-        ledger.acquire_lock("next")
-        ledger.mark_orphans()
-        assert ledger.counts()["running"] == 0

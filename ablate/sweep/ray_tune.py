@@ -38,6 +38,9 @@ _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 class RayTuneExecutor:
     """Runs jobs side by side, each with its share of the CPUs and GPUs."""
 
+    isolated = True
+    """A worker runs one job at a time: it may end itself when a step hangs."""
+
     def __init__(
         self,
         *,
