@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablate.sweep.driver import Stale, missing_trials
 from ablate.sweep.execution import Event, Job
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.search import Asked, Optimiser, Search
@@ -28,8 +29,13 @@ class RunningSearch:
         *,
         config_dirs: Sequence[Path] = (),
         allow: Sequence[str] = (),
+        stale: Stale = "rerun",
     ) -> None:
-        """Take up what the ledger has of this search."""
+        """Take up what the ledger has of this search.
+
+        Raises:
+            UserError: results of other code, and `stale` is ``abort``.
+        """
         from ablate.study.configure import Workshop
         from ablate.study.search import SearchSpace
 
@@ -50,7 +56,7 @@ class RunningSearch:
             identity=self._space.identity,
             make=self._make,
         )  # fmt: skip
-        self._resume()
+        self._resume(stale)
 
     @property
     def plan(self) -> Plan:
@@ -65,9 +71,7 @@ class RunningSearch:
         """Hear how trials end."""
         self._search.event(event)
 
-    def _resume(self) -> None:
-        from ablate.sweep.driver import missing_trials
-
+    def _resume(self, stale: Stale) -> None:
         asked = []
         for kept in self._search.kept(self._ledger, self._space.identity):
             cell = self._space.again(kept["number"], kept["params"])
@@ -75,7 +79,7 @@ class RunningSearch:
                 asked.append(self._asked(kept["number"], kept["params"], cell))
         self._ledger.save_plan(self.plan.to_json())
         self._ledger.add_trials(self.plan.trials())
-        missing_trials(self.plan.trials(), self._ledger)  # so that stale results are known as such
+        missing_trials(self.plan.trials(), self._ledger, stale)  # which marks stale results
         self._search.resume(asked)
 
     def _make(self, number: int, point: dict[str, Any], params: dict[str, Any]) -> Asked | None:
