@@ -162,13 +162,14 @@ def cell_means(
 ) -> dict[str, dict[str, tuple[float, int]]]:
     """Return per cell label and summary metric the mean over done trials and their number.
 
-    Values that are not finite are left out; a cell without done trials has an empty entry.
+    Values that are not finite are left out, and what the machine measured, which stands with the
+    trials; a cell without done trials has an empty entry.
     """
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record.in_plan and record.state == "done":
             for name, value in record.summary.items():
-                if math.isfinite(value):
+                if math.isfinite(value) and name not in SYSTEM:
                     values[record.cell_id][name].append(value)
     return {
         cell["label"]: {
@@ -192,7 +193,7 @@ def study_points(
     points = []
     for label, means in cell_means(plan, records).items():
         for metric, (mean, _) in means.items():
-            original = f"{_placed(metric)}/{label}"
+            original = f"{metric}/{label}"
             legal = legal_name(original.replace("=", ": "))
             if legal in names:
                 legal = legal_name(original)
