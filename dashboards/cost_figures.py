@@ -122,4 +122,5 @@ def _axis(title: str, values: list[float], spell: Callable[[float | None], str])
         return log_axis(title, values, spell, base=2 if spell is size else 10)
     if max(values) == min(values):
         return axis(title, tickvals=values[:1], ticktext=[spell(values[0])])
-    return axis(title, nticks=5, exponentformat="SI")
+    unit = ", bytes" if spell is size else ""
+    return axis(f"{title}{unit}", nticks=5, exponentformat="SI")

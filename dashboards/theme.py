@@ -77,11 +77,14 @@ def series(index: int) -> tuple[str, str]:
 def colours(rows: Iterable[Row]) -> dict[str, tuple[str, str]]:
     """Return colour and dash of each cell, the same in all figures; references are in ink."""
     found: dict[str, tuple[str, str]] = {}
-    compared = 0
+    compared = references = 0
     for row in rows:
-        reference = row.cell.compared_with is None
-        found[row.cell.id] = (LIGHT["ink"], "solid") if reference else series(compared)
-        compared += not reference
+        if row.cell.compared_with is None:
+            found[row.cell.id] = (LIGHT["ink"], DASHES[references % len(DASHES)])
+            references += 1
+        else:
+            found[row.cell.id] = series(compared)
+            compared += 1
     return found
 
 

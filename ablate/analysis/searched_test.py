@@ -88,7 +88,9 @@ def test_the_headline_names_the_best_and_calls_nothing_better() -> None:
     results = search_study()
     found = searched(results)
     assert found is not None
-    headline = conclude(results, compare(results)).headline
+    said = conclude(results, compare(results))
+    headline = said.headline
+    assert [text[:33] for text in said.limits] == ["A search chooses where to look by"]
     best = found.ranked[0]
     assert headline.startswith(f"The best of 40 configurations so far is {best.cell.label}, 2.30")
     assert headline.endswith("bits per byte as it looks.")

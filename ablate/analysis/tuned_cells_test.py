@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ablate.analysis.comparisons import compare
 from ablate.analysis.example_designs import tuned_study
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.tuned_cells import tuned_cells
+from ablate.analysis.verdict import conclude
 
 
 def scores(results: StudyResults, memory: str) -> np.ndarray:
@@ -65,6 +67,9 @@ def test_each_cell_finds_its_own_setting_where_the_noise_is_small() -> None:
     assert (base.best.chosen, matrix.best.chosen) == ("train.lr=0.003", "train.lr=0.01")
     # Without tuning the matrix would look worse by what the wrong rate costs it.
     assert matrix.effect.difference == pytest.approx(0.05, abs=0.004)
+    results = tuned_study(noise=0.001)
+    limits = conclude(results, compare(results)).limits
+    assert any(text.startswith("Cells are tuned over train.lr: the table") for text in limits)
 
 
 def test_settings_that_have_not_ended_do_not_count_and_diverged_ones_lose() -> None:

@@ -179,8 +179,19 @@ def _limits(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
     open_trials = sum(counts.get(state, 0) for state in ("missing", "running", "stale"))
     if open_trials:
         yield f"The study is not complete: {done} of {several(planned, 'trial')} are done."
-    yield from _largest(results, comparisons)
-    yield from _reach(comparisons)
+    if results.search:
+        yield (
+            "A search chooses where to look by what it has seen, so differences between its "
+            "configurations are no tests; an ablation of the best is a study of its own."
+        )
+    else:
+        yield from _largest(results, comparisons)
+        yield from _reach(comparisons)
+    if results.tune:
+        yield (
+            f"Cells are tuned over {listed(results.tune)}: the table of effects compares them "
+            "within each setting, the section on tuned cells each at its own best."
+        )
     if older := sum(row.older for row in comparisons.rows):
         named = _some([row.cell.label for row in comparisons.rows if row.older])
         yield (
