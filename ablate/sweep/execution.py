@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ablate.errors import Failure
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import ENDS
 
@@ -91,6 +92,11 @@ class Recorder:
             del self._running[trial_id]
             self._on_event(Event("again", trial_id, {"kind": "again", "error": error}))
 
+    @property
+    def failure(self) -> Failure | None:
+        """What kept the ledger from being written; an executor that was stopped by it says so."""
+        return self._ledger.failure
+
     def unfinished(self, job: Job) -> Job:
         """Return the trials of `job` that have not ended in this run."""
         return [spec for spec in job if spec["id"] not in self._ended]
@@ -121,8 +127,11 @@ def run_job(
         job: its trials.
         report: told of each message.
         run: runs a lone trial, `ablate.trial.run.run_trial` by default.
-        pack: runs several trials; by default `run` in turn.
+        pack: runs several trials: `ablate.trial.packed.run_pack` by default, or a given `run` in
+            turn.
     """
+    if run is None and pack is None and len(job) > 1:
+        from ablate.trial.packed import run_pack as pack
     if run is None:
         from ablate.trial.run import run_trial
 

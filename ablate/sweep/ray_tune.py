@@ -139,8 +139,12 @@ class RayTuneExecutor:
                 callbacks=[_callback(jobs, recorder, last=last, prunes=pruning is not None)],
             ),
         )
-        with _quiet():
-            tuner.fit()
+        try:
+            with _quiet():
+                tuner.fit()
+        except Exception as error:
+            # Tune makes a long text of what its callbacks raise.
+            raise recorder.failure or error from error
 
 
 def _name(trial: Any) -> str:

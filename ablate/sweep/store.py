@@ -27,6 +27,8 @@ class Store:
         self.read_only = read_only
         self._db = connection
         self._held: LockHolder | None = None
+        self.failure: Failure | None = None
+        """What kept an entry from being written."""
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False) -> Self:
@@ -166,10 +168,11 @@ class Store:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError) and _is_full(error):
-                raise Failure(
+                self.failure = Failure(
                     f"no room left on the disk of the ledger {self.path} ({error}): this entry is "
                     "not in it, all earlier ones are. Free some room, then run the same command."
-                ) from error
+                )
+                raise self.failure from error
             raise
 
 
