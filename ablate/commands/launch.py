@@ -50,10 +50,16 @@ def launch(
     allow: Allow = None,
     quiet: Quiet = False,
 ) -> int:
-    """Run a study on a cluster as a job that outlives this machine; exit as the job does."""
+    """Run a study on a cluster as a job that outlives this machine; exit as the job does.
+
+    Other options of ablate run go behind --, written --name=value.
+    """
     from ablate.commands.jobs import LaunchOptions, launch_command
 
-    passed = ["--stale", stale.value]
+    # What follows `--` comes as overrides: options of `ablate run`, for the head to check.
+    settings = [text for text in overrides or [] if not text.startswith("-")]
+    passed = [text for text in overrides or [] if text.startswith("-")]
+    passed += ["--stale", stale.value]
     passed += [] if max_trials is None else ["--max-trials", str(max_trials)]
     passed += ["--take-over"] if take_over else []
     options = LaunchOptions(
@@ -69,4 +75,4 @@ def launch(
         passed=passed,
         quiet=quiet,
     )
-    return launch_command(study, overrides or [], options)
+    return launch_command(study, settings, options)

@@ -178,10 +178,13 @@ class JobServer:
                 write(piece)
 
         with self._clear(job_id):
-            self._client.get_job_info(job_id)
+            job = self._client.get_job_info(job_id)
             try:
-                asyncio.run(tail())
-                job = self._client.get_job_info(job_id)
+                if _ended(job):
+                    write(self._client.get_job_logs(job_id))
+                else:
+                    asyncio.run(tail())
+                    job = self._client.get_job_info(job_id)
             except (RuntimeError, OSError) as error:
                 raise Failure(
                     f"the line to {self.address} broke ({error}); the job goes on. Follow it: "
