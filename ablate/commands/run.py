@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from ablate.home import ledger_path
 from ablate.sweep.driver import Stale, missing_trials, run_plan
 from ablate.sweep.execution import Event, Executor, RunTrial
 from ablate.sweep.ledger import Ledger
+from ablate.sweep.packs import Packer, Packing
 from ablate.sweep.records import BROKEN
 from ablate.sweep.watch import Limits, Stopped
 from ablate.track.background import BackgroundView
@@ -42,6 +44,8 @@ from ablate.track.view import MlflowView
 
 COMMAND = "command"
 """Key of the ledger under which a run keeps its study, overrides and folders, for `retry`."""
+PACKING = "packing"
+"""Key of the ledger for what the last run packed, and what it did not and why."""
 LIMIT_CODES = {"cancelled": INTERRUPTED, "max_failures": FAILED}
 """Exit codes of runs that stopped by themselves; `LIMIT` for the others."""
 
@@ -61,6 +65,8 @@ class RunOptions:
     quiet: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
     """Those of `given_limits`; they come before the study's."""
+    packing: Packing | None = None
+    """Comes before the study's."""
     only: Sequence[str] | None = None
     """Run no other trials than these."""
     trial: RunTrial | None = None
@@ -207,6 +213,7 @@ def _execute(
             on_event=on_event,
             stale=options.stale,
             max_trials=_max_trials(plan, options),
+            jobs_of=_packer(plan, options, ledger, out).jobs_of,
             only=options.only,
             limits=_limits(plan, options),
             checkpoint=plan.checkpoint,
@@ -228,6 +235,22 @@ def _limits(plan: Any, options: RunOptions) -> Limits:
         failures=both.get("max_failures"),
         disk=both.get("max_disk"),
     )
+
+
+def _packer(plan: Any, options: RunOptions, ledger: Ledger, out: Console) -> Packer:
+    """What puts trials into packs; pruning judges trials one by one, and a search asks for them."""
+    packing = plan.resources.get("packing", "auto") if options.packing is None else options.packing
+    if options.trial or plan.search or getattr(plan, "pruning", None):
+        packing = "off"
+    ledger.set(PACKING, [])
+
+    def tell(note: str) -> None:
+        ledger.set(PACKING, [*ledger.get(PACKING, []), note])
+        out.print(f"note: {note}", style="yellow", markup=False)
+
+    inline = options.executor == "inline"
+    side_by_side = 1 if inline else int((os.cpu_count() or 1) // plan.resources["cpus"])
+    return Packer(packing, max(1, side_by_side), tell)
 
 
 def _executor(plan: Any, options: RunOptions) -> Executor:

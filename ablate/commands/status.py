@@ -44,12 +44,12 @@ def status_command(
             raise UserError(f"study '{study_name(study)}' has not been planned yet: run it.")
         holder = ledger.lock_holder()
         records = _as_seen(ledger.trials(), holder)
-        kept = ledger.get("kept_stale", [])
+        kept, packing = ledger.get("kept_stale", []), ledger.get("packing", [])
         pushed = _pushed(ledger.get("tracker_state", {}))
     status = summarise(plan, records, holder)
     for failure in status["failures"]:
         failure["log"] = tail(log_path(folder, failure["trial"]), _LOG_LINES)
-    status["kept_stale"] = kept
+    status["kept_stale"], status["packing"] = kept, packing
     status["tracker"] = pushed
     if as_json:
         print_json(status)
@@ -166,6 +166,8 @@ def _show(status: dict[str, Any], out: Console) -> None:
     if status["outside_plan"]:
         kept = several(status["outside_plan"], "trial")
         out.print(f"{kept} kept that the last plan no longer has", style="dim")
+    for note in status["packing"]:
+        out.print(f"note: {note}", style="yellow", markup=False)
     if status["kept_stale"]:
         kept = several(len(status["kept_stale"]), "result")
         out.print(f"note: {kept} kept although the code has changed since", style="yellow")

@@ -39,6 +39,11 @@ def run(
         str | None, typer.Option(help="Time that one attempt of a trial may take: 30min.")
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Show the plan, run nothing.")] = False,
+    packing: Annotated[
+        str | None,
+        typer.Option(help="Trials of one shape that share a worker: auto, off, or how many."),
+    ] = None,
+    no_packing: Annotated[bool, typer.Option(help="The same as --packing off.")] = False,
     executor: Annotated[
         ExecutorName, typer.Option(help="ray: side by side. inline: in this process.")
     ] = ExecutorName.ray,
@@ -57,9 +62,13 @@ def run(
 ) -> int:
     """Run what is missing of a study, then write its report."""
     from ablate.commands.run import RunOptions, given_limits, run_command
+    from ablate.sweep.packs import packing_of
 
+    if no_packing:
+        packing = "off"
     options = RunOptions(
         max_trials=max_trials,
+        packing=None if packing is None else packing_of(packing),
         limits=given_limits(max_hours, max_failures, max_disk, trial_timeout),
         dry_run=dry_run,
         executor=executor.value,

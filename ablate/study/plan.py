@@ -51,7 +51,7 @@ class Plan:
     measure: dict[str, str]
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
-    resources: dict[str, float]
+    resources: dict[str, Any]
     power: Power
     warnings: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ def plan_study(
         measure={"primary": declared.measure.primary, "goal": declared.measure.goal},
         seeds=tuple(declared.seeds),
         cells=tuple(cells),
-        resources={"cpus": declared.resources.cpus, "gpus": declared.resources.gpus},
+        resources=declared.resources.model_dump(),
         power=power,
         warnings=(*laid.notes, *_notes(declared, laid), *pruning_notes(pruning, laid),
                   *aliases[:SAID], *memory, *limits, *power.sentences()),

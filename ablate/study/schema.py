@@ -220,6 +220,9 @@ class Resources(_Section):
     """Cores."""
     gpus: float = Field(default=0.0, ge=0)
     """GPUs, or a share of one."""
+    packing: Literal["auto", "off"] | Annotated[int, Field(ge=1)] = "auto"
+    """Trials of one shape that share a worker as one program: as many as bring something, none, or
+    so many."""
 
 
 class Study(_Section):

@@ -1,92 +1,137 @@
-"""Parameters of many models that share components: each part and each skeleton is built once."""
+"""Which trials can be lanes of one program, and how many of them a worker holds well."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+import warnings
+from pathlib import Path
+from typing import Any, cast
 
-from torch import nn
+import torch
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
-from ablate.components.hybrid import Hybrid
-from ablate.trial.build import build_model, make_mixer, make_part, shapes_only
-from ablate.trial.cost import shortest
-from ablate.trial.space import ALONE, AXES, Model
+from ablate.experiments.catalogue import make_task
+from ablate.experiments.task import PackableTask, SequenceTask
+from ablate.trial.build import build_model
+from ablate.trial.train import token_loss
 
-WIDE = 512
+RATES = ("lr", "weight_decay", "warmup", "clip", "beta1", "beta2")
+"""Settings of ``train`` that lanes may differ in: they are numbers of the program."""
+MOST_LANES = 64
+BUSY = 2**16
+"""Numbers (rows x tokens x width) above which an operation on all lanes leaves the cache, and has
+long hidden what starting it costs: more lanes bring nothing. Measured: docs/performance.md."""
+FEWEST = 4
+"""Lanes below which a pack of models gains nothing."""
+LENGTH = 9  # tokens of the probe
+TOLERANCE = 1e-3  # of the probe's gradients, in float32
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+CACHE_BYTES = 2**21
+"""Share of the last cache that is assumed where the system does not say."""
 
 
-@dataclass
-class ShapeBench:
-    """Builds a thousand models in a second.
+def shape_of(spec: dict[str, Any]) -> str | None:
+    """Equal in trials that can share a program; None if the trial has to run alone."""
+    if spec.get("alone") or int(spec.get("micro_batches") or 1) > 1:
+        return None
+    files = spec.get("files") or {}
+    if files and (Path(files["study"]) / "checkpoints" / spec["id"]).exists():
+        return None  # it goes on from there, which a pack cannot
+    config = spec["config"]
+    shared: dict[str, Any] = {key: spec.get(key) for key in ("resources", "allow")}
+    if config.get("model") is None:
+        task = make_task(config["task"]["name"], config["task"]["args"])
+        if not isinstance(task, PackableTask):
+            return None
+        shared |= {"task": task.name, "learner": task.pack_key()}
+    else:
+        train = {key: v for key, v in (config.get("train") or {}).items() if key not in RATES}
+        shared |= {"model": config["model"], "task": config["task"], "train": train}
+    return json.dumps(shared, sort_keys=True, default=str)
 
-    A model's layer is put together anew, which finds what does not go together; its components and
-    what is around the layer are taken from models built before. Wide models are built on the meta
-    device; small ones are not, since some of its kernels take seconds to load.
+
+def most_lanes(spec: dict[str, Any]) -> int:
+    """How many trials of this shape one worker runs well as a pack; 1 if a pack brings nothing."""
+    config, resources = spec["config"], spec.get("resources") or {}
+    task = make_task(config["task"]["name"], config["task"]["args"])
+    if config.get("model") is None:
+        room = cache_share() // cast(PackableTask, task).lane_bytes()
+        return max(1, min(MOST_LANES, room))
+    if float(resources.get("gpus") or 0) > 0 and torch.cuda.is_available():
+        return _lanes_of_gpu(spec, float(resources["gpus"]))
+    sequences = cast(SequenceTask, task)
+    width = sequences.batch * sequences.context * int(config["model"]["backbone"]["dim"])
+    lanes = min(MOST_LANES, BUSY // width)
+    return lanes if lanes >= FEWEST else 1
+
+
+def _lanes_of_gpu(spec: dict[str, Any], share: float) -> int:
+    """As many as fit into half of the trial's share of the free memory."""
+    needed = (spec.get("cost") or {}).get("memory_bytes")
+    if not needed:
+        return 1
+    free, whole = torch.cuda.mem_get_info()
+    return max(1, min(MOST_LANES, int(min(free, share * whole) / 2 / needed)))
+
+
+def cache_share() -> int:
+    """Bytes of cache that one core can count on: its own, or half its part of the last one."""
+    found = []
+    for folder in CACHES.glob("index*"):
+        try:
+            size = int((folder / "size").read_text().strip().removesuffix("K")) * 1024
+            sharers = _count((folder / "shared_cpu_list").read_text())
+        except (OSError, ValueError):
+            continue
+        found.append(size if sharers == 1 else size // sharers // 2)
+    return max(found, default=CACHE_BYTES)
+
+
+def _count(cpus: str) -> int:
+    """How many a list such as ``0-3,8`` names."""
+    ends = [part.split("-") for part in cpus.strip().split(",")]
+    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
+
+
+def why_alone(spec: dict[str, Any]) -> str | None:
+    """Why models of this shape cannot be lanes, in a few words; None if they can.
+
+    Two small lanes are differentiated as a pack and each alone, on the trial's kind of device where
+    there is one here: a component may do what `torch.func.vmap` cannot map, or have a mapping rule
+    that is wrong.
     """
+    config = spec["config"]
+    if config.get("model") is None:
+        return None
+    task = cast(SequenceTask, make_task(config["task"]["name"], config["task"]["args"]))
+    allow = tuple(spec.get("allow") or ())
+    gpus = float((spec.get("resources") or {}).get("gpus") or 0)
+    device = "cuda" if gpus and torch.cuda.is_available() else "cpu"
+    models = [
+        build_model(config["model"], task.vocab, seed=seed, device=device, allow=allow)
+        for seed in (0, 1)
+    ]
+    length = min(LENGTH, task.context)
+    tokens = torch.arange(2 * (length + 1), device=device).reshape(2, 1, -1) % task.vocab
+    inputs, targets = tokens[..., :-1], tokens[..., 1:]
 
-    allow: tuple[str, ...] = ()
-    _parts: dict[tuple[object, ...], Any] = field(default_factory=dict)
-    _skeletons: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    def loss(parameters: Any, buffers: Any, one: Any, wanted: Any) -> Any:
+        logits = functional_call(models[0], (parameters, buffers), (one,))[0]
+        return token_loss(logits, wanted)
 
-    def parameters(self, model: Model, vocab: int, *, where: str = "") -> int:
-        """Parameters of a resolved model.
-
-        Raises:
-            UserError: a value or combination that a constructor refuses.
-        """
-        short, times = shortest(model)
-        with _device(short):
-            backbone = self._part("backbone", short["backbone"], allow=self.allow, where=where)
-            mixer = make_mixer(short, backbone, self.allow, where, self._part)
-        size = size_of(mixer)
-        # A hybrid may refuse a memory for any of its parts; without one, layers are all there is.
-        alone = short["hybrid"]["_target_"] == ALONE["_target_"]
-        kinds = [short[axis] and short[axis]["_target_"] for axis in (AXES[:2] if alone else AXES)]
-        key = json.dumps([short["backbone"], short["hybrid"], vocab, kinds], sort_keys=True)
-        if key not in self._skeletons:
-            self._skeletons[key] = self._skeleton(short, vocab, mixer, where)
-        around, rest, mixers = self._skeletons[key]
-        return around + times * (rest + mixers * size)
-
-    def _skeleton(
-        self, short: Model, vocab: int, mixer: nn.Module, where: str
-    ) -> tuple[int, int, int]:
-        """Parameters around the blocks, those of the blocks but for mixers, and their number."""
-        device = "meta" if _is_wide(short) else "cpu"
-        built = build_model(short, vocab, seed=0, device=device, allow=self.allow, where=where)
-        made: list[nn.Module] = []
-
-        def make() -> nn.Module:
-            made.append(make_mixer(short, backbone, self.allow, where))
-            return made[-1]
-
-        with _device(short):
-            backbone = self._part("backbone", short["backbone"], allow=self.allow, where=where)
-            hybrid: Hybrid = make_part("hybrid", short["hybrid"], allow=self.allow, where=where)
-            hybrid.layers(backbone, make)
-        blocks = size_of(built.blocks)
-        return size_of(built) - blocks, blocks - len(made) * size_of(mixer), len(made)
-
-    def _part(
-        self, axis: str, component: Model, *given: Any, allow: Iterable[str], where: str
-    ) -> Any:
-        key = (axis, json.dumps(component, sort_keys=True), *given)
-        if key not in self._parts:
-            self._parts[key] = make_part(axis, component, *given, allow=tuple(allow), where=where)
-        return self._parts[key]
-
-
-def _is_wide(model: Model) -> bool:
-    return bool(model["backbone"]["dim"] > WIDE)
-
-
-def _device(model: Model) -> AbstractContextManager[None]:
-    return shapes_only() if _is_wide(model) else nullcontext()
-
-
-def size_of(module: nn.Module) -> int:
-    """How many parameters a module has, each counted once."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    parameters, buffers = stack_module_state(models)  # type: ignore[arg-type]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            slopes, _ = vmap(grad_and_value(loss))(parameters, buffers, inputs, targets)
+    except Exception as problem:
+        first = str(problem).strip().splitlines() or [""]
+        return f"vmap fails on it ({type(problem).__name__}: {first[0][:120]})"
+    for lane, model in enumerate(models):
+        token_loss(model(inputs[lane])[0], targets[lane]).backward()
+        for name, parameter in model.named_parameters():
+            alone = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            gap = (slopes[name][lane] - alone).norm() / alone.norm().clamp(min=1e-6)
+            if not gap <= TOLERANCE:
+                return f"its gradient by {name} is another one under vmap"
+    return None
