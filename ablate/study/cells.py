@@ -11,15 +11,15 @@ from typing import Any, cast
 from ablate.errors import UserError
 from ablate.experiments.task import SequenceTask, Task
 from ablate.study.configure import Configured, Workshop
-from ablate.study.designs import points
+from ablate.study.designs import ends, points
 from ablate.study.expand import Expanded, all_factors, expand
 from ablate.study.factors import Factor, Levels, same, spell
 from ablate.study.match import Matched, quantity, solve
 from ablate.study.schema import Scalar
 from ablate.study.space import Point, complete, key_of
+from ablate.trial.bench import ShapeBench
 from ablate.trial.cost import Cost, Work, count_work, measure_cost
 from ablate.trial.fingerprint import fingerprint
-from ablate.trial.shapes import ShapeBench
 
 MISMATCH = 0.05  # a difference in parameters that a table must not hide
 COUNTED = 200  # cells of which each is counted; of more, those that change one factor
@@ -88,8 +88,15 @@ def make_cells(workshop: Workshop) -> Laid:
     factors = all_factors(designs)
     chosen = _points(designs, factors)
     configured = [workshop.configure(point.levels) for point in chosen]
-    _refuse_idle(configured, factors)
+    tried = [
+        workshop.configure(levels)
+        for one in designs
+        for levels in ends(one.design, one.factors, one.where)
+    ]
+    if not (tried and any(one.design.constraints or one.design.exclude for one in designs)):
+        _refuse_idle([*configured, *tried], factors)  # a search's rules may hide where it counts
     bench = Bench(workshop, factors, len(chosen))
+    bench.try_out(tried)
     unique, notes = _merge(chosen, configured, factors)
     ids = {key_of(p.levels): one.id for p, one in zip(chosen, configured, strict=True)}
     for point, one in unique:
@@ -216,6 +223,18 @@ class Bench:
             self._ratios[moved[0], spell(axes[moved[0]])] = cell.cost
         self.tasks[one.id] = one.task
         self.cells[one.id] = self._warned(cell, other)
+
+    def try_out(self, tried: list[Configured]) -> None:
+        """Build what a search may choose.
+
+        Raises:
+            UserError: a value that a constructor refuses.
+        """
+        for one in tried:
+            if one.config["model"] is not None:
+                where = f"{self.workshop.file}: {label_of(one.levels, self.factors)}"
+                vocab = cast(SequenceTask, one.task).vocab
+                self._shapes.parameters(one.config["model"], vocab, where=where)
 
     def _differs(self, key: str, level: Scalar) -> bool:
         return not same(next(iter(self.cells.values())).axes[key], level)

@@ -5,6 +5,7 @@ A kind of design is one function from a `Space` to points, the baseline first, l
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -89,6 +90,25 @@ def path(space: Space) -> Iterator[Point]:
 def search(space: Space) -> Iterator[Point]:
     """Only the start: an optimiser chooses the others while the study runs."""
     yield Point(space.baseline, None)
+
+
+def ends(design: Design, factors: tuple[Factor, ...], where: str) -> Iterator[Levels]:
+    """Each level that a search may choose, and both ends of its ranges, one at a time.
+
+    What the model refuses of these is refused before anything runs, not left out in silence.
+    """
+    if design.kind != "search":
+        return
+    wide = []
+    for factor in factors:
+        spec = design.factors[factor.key]
+        more = [end for end in (spec.low, spec.high) if end is not None]
+        levels = (*factor.levels, *(end for end in more if not contains(factor.levels, end)))
+        wide.append(dataclasses.replace(factor, levels=levels))
+    rules = rules_of(design, where)
+    for point in one_factor(Space(design, tuple(wide), where)):
+        if all(holds(point.levels) for holds in rules.values()):
+            yield point.levels
 
 
 KINDS: dict[str, Callable[[Space], Iterator[Point]]] = {

@@ -224,7 +224,7 @@ def test_a_search_is_planned_as_its_start_and_its_space(tmp_path: Path) -> None:
     }
     made = plan(tmp_path, design={"kind": "search", "trials": 40, "factors": factors})
     assert len(made.cells) == 1
-    assert made.to_json()["trials"] == 80
+    assert made.to_json()["trials"] == 82, "the baseline runs too"
     assert made.search["space"] == {
         "train.lr": {"low": 1e-4, "high": 1e-1, "log": True},
         "retention": {"levels": ["scalar", "none"]},
@@ -262,12 +262,17 @@ def test_a_mixed_fraction_says_what_it_takes_for_granted(tmp_path: Path) -> None
 def test_the_six_axes_of_atlas_are_one_line_away() -> None:
     made = make_plan("atlas_axes")
     assert len(made.cells) == 1 + 3 + 3 + 5 + 2 + 2 + 4
-    began = time.perf_counter()
+    began = time.process_time()
     whole = make_plan("atlas_axes", ["design.kind=full"])
-    assert time.perf_counter() - began < 30, "alone it takes three seconds"
+    assert time.process_time() - began < 15, "alone it takes four seconds"
     assert len(whole.cells) == 4 * 4 * 6 * 3 * (5 + 1 + 1)
     assert len({cell.id for cell in whole.cells}) == len(whole.cells)
     assert {cell.id for cell in made.cells} < {cell.id for cell in whole.cells}
-    guessed = next(cell for cell in whole.cells if not cell.counted)
-    assert guessed.cost.parameters
-    assert any(text.startswith("costs of 1,99") for text in whole.warnings)
+    guessed = next(cell for cell in reversed(whole.cells) if not cell.counted)
+    assert all(cell.built for cell in whole.cells)
+    exact = count_parameters(guessed.config["model"], 256)
+    assert guessed.cost.parameters == exact
+    assert any(
+        text.startswith("every model was built; state, FLOPs, memory and time of 1,998 cells")
+        for text in whole.warnings
+    )

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from ablate.errors import UserError
+from ablate.trial.bench import ShapeBench
 from ablate.trial.build import apply, compose_model, resolve
 from ablate.trial.cost import count_parameters
-from ablate.trial.shapes import ShapeBench
 
 
 def test_counts_equal_those_of_whole_models() -> None:
