@@ -22,11 +22,11 @@ from ablate.analysis.frame import StudyResults
 from ablate.dashboards.figures import figures
 from ablate.dashboards.theme import LIGHT
 
-WIDTH = 960
-"""Pixels of plotly's across; each becomes two pixels of the image."""
+WIDTH = 860
+"""Pixels across: what fits beside the panels of MLflow's pages, which show a picture as it is."""
 
-_DPI = 192
-_POINTS = 72 / 96
+_DPI = 96
+_POINTS = 72 / _DPI
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "line-ns": "|", "cross": "+", "x": "x"}
 _DASHES = {None: "solid", "solid": "solid", "dash": (0, (5, 3)), "dot": (0, (1.5, 2))}
 _STYLE = {
@@ -62,8 +62,8 @@ def png_bytes(figure: go.Figure, title: str = "") -> bytes:
         ValueError: it holds a trace that is no scatter, or a symbol that is not known here.
     """
     with rc_context(_STYLE):
-        height = (figure.layout.height or 400) / 96 + (0.3 if title else 0)
-        drawing = Figure(figsize=(WIDTH / 96, height), layout="constrained")
+        height = (figure.layout.height or 400) / _DPI + (0.3 if title else 0)
+        drawing = Figure(figsize=(WIDTH / _DPI, height), layout="constrained")
         drawing.set_facecolor(LIGHT["paper"])
         panels = _panels(drawing, figure)
         for trace in figure.data:
@@ -180,7 +180,7 @@ def _write(panels: dict[str, Axes], note: Any) -> None:
     panel = _panel_of(panels, note)
     place = blended_transform_factory(_along(panel, note.xref), _along(panel, note.yref))
     shift = ScaledTranslation(
-        (note.xshift or 0) / 96, (note.yshift or 0) / 96, panel.figure.dpi_scale_trans
+        (note.xshift or 0) / _DPI, (note.yshift or 0) / _DPI, panel.figure.dpi_scale_trans
     )
     vertical = {"bottom": "bottom", "top": "top", "middle": "center", None: "center"}
     panel.text(

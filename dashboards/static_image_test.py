@@ -31,7 +31,7 @@ def test_the_main_figures_of_a_study_are_images_of_the_same_bytes() -> None:
     assert set(drawn) == {"effects.png", "learning_curves.png"}
     assert drawn == images(example_study())
     image = pixels(drawn["learning_curves.png"])
-    assert image.shape[1] == 1920
+    assert image.shape[1] == 860
     assert share(image, LIGHT["paper"]) > 0.5
     # One row of the effect plot has the colour of a verdict, the curves have one each.
     assert share(pixels(drawn["effects.png"]), LIGHT["accent"]) > 0.002

@@ -129,7 +129,7 @@ def search_study(trials: int = 40, seeds: int = 2, *, noise: float = 0.003) -> S
         )
         for index, cell in enumerate(results.cells)
     )
-    search = {"trials": trials, "space": dict(SPACE)}
+    search = {"trials": trials - 1, "space": dict(SPACE)}
     return dataclasses.replace(results, cells=cells, design="search", search=search)
 
 

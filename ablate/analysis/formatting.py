@@ -47,7 +47,9 @@ def probability(p: float | None) -> str:
         return DASH
     if p < 0.001:
         return "< 0.001"
-    return f"{p:.2f}" if p >= 0.1 else f"{p:.3g}" if p >= 0.01 else f"{p:.2g}"
+    if p >= 0.1:
+        return f"{p:.3f}".removesuffix("0")
+    return f"{p:.3g}" if p >= 0.01 else f"{p:.2g}"
 
 
 def count(value: float | None) -> str:

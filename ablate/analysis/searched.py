@@ -31,7 +31,7 @@ class Searched:
     """A search so far.
 
     Args:
-        planned: how many configurations it may try.
+        planned: how many configurations it may try, and the baseline, which it starts from.
         seeds: the seeds that configurations run with.
         tried: those whose seeds have all ended, in the order in which they were chosen.
         ranked: the same that have a value for every seed, the best first.
@@ -75,7 +75,7 @@ def searched(results: StudyResults) -> Searched | None:
     except UserError as error:
         refusal = str(error)
     return Searched(
-        planned=int(results.search.get("trials") or len(tried)),
+        planned=int(results.search["trials"]) + (results.cell(results.baseline) is not None),
         seeds=seeds,
         tried=tuple(tried),
         ranked=tuple(tried[index] for index in order if tried[index].whole),
