@@ -50,7 +50,7 @@ class Packer:
         return jobs
 
     def _groups(self, specs: list[Spec]) -> list[list[Spec]]:
-        from ablate.trial.shapes import shape_of
+        from ablate.trial.lanes import shape_of
 
         groups: dict[str, list[Spec]] = {}
         for spec in specs:
@@ -59,7 +59,7 @@ class Packer:
 
     def _split(self, group: list[Spec]) -> list[Job]:
         """Cut trials of one shape into packs of nearly equal size."""
-        from ablate.trial.shapes import most_lanes, why_alone
+        from ablate.trial.lanes import most_lanes, why_alone
 
         if len(group) < 2:
             return [group]

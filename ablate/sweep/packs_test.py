@@ -6,9 +6,9 @@ import pytest
 
 from ablate.errors import UserError
 from ablate.sweep.packs import Packer, packing_of
-from ablate.trial import shapes
+from ablate.trial import lanes
 from ablate.trial.build_test import tiny
-from ablate.trial.shapes import cache_share, most_lanes, shape_of, why_alone
+from ablate.trial.lanes import cache_share, most_lanes, shape_of, why_alone
 from ablate.trial.space import resolve
 
 
@@ -58,9 +58,9 @@ def test_the_notes_say_what_was_packed() -> None:
 
 def test_lanes_of_learners_follow_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2**18 <= cache_share() < 2**30
-    monkeypatch.setattr(shapes, "cache_share", lambda: 8 * 2**20)
-    lanes = {dim: most_lanes(learner("a", 0, dim=dim)) for dim in (8, 32, 64, 256, 1024)}
-    assert lanes == {8: 64, 32: 64, 64: 42, 256: 2, 1024: 1}
+    monkeypatch.setattr(lanes, "cache_share", lambda: 8 * 2**20)
+    found = {dim: most_lanes(learner("a", 0, dim=dim)) for dim in (8, 32, 64, 256, 1024)}
+    assert found == {8: 64, 32: 64, 64: 42, 256: 2, 1024: 1}
 
 
 def test_lanes_of_models_follow_from_the_work_of_a_step() -> None:

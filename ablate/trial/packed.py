@@ -31,7 +31,7 @@ Burst = Mapping[str, Message]
 
 
 def run_pack(specs: Sequence[dict[str, Any]], report: Callable[[Burst], None]) -> None:
-    """Run trials that `ablate.trial.shapes` finds alike, side by side; it raises no failure.
+    """Run trials that `ablate.trial.lanes` finds alike, side by side; it raises no failure.
 
     A lane that diverges or is cancelled ends alone. What goes wrong with the program as a whole
     ends every lane that runs; those out of memory ask to be tried alone.
