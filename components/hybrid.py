@@ -7,7 +7,7 @@ tokens are learned, the same for every input, and stand before the sequence (Tit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -20,7 +20,9 @@ from ablate.components.attention import SoftmaxAttention
 from ablate.components.backbone import Backbone, Layer, MixerLayer, ProjectedMixer, RMSNorm
 from ablate.components.memory_as_context import MemoryAsContextLayer
 
-MakeMixer = Callable[[], nn.Module]
+# One more memory: the model's own, or what another model (as a plain dict) has.
+MakeMixer = Callable[..., nn.Module]
+OWN = "memory"
 
 
 @runtime_checkable
@@ -28,7 +30,7 @@ class Hybrid(Protocol):
     """What the builder asks of a hybrid."""
 
     def layers(self, backbone: Backbone, memory: MakeMixer) -> list[nn.Module]:
-        """A mixer or a `Layer` for every block; `memory` makes one more memory."""
+        """A mixer or a `Layer` for every block; `memory()` makes one more memory."""
 
 
 @dataclass(frozen=True)
@@ -157,14 +159,19 @@ class Alternate:
         window: tokens that the attention sees, itself included.
         period: every so many layers one is attention, the last of the period.
         rope: rotate the attention's queries and keys by their position.
+        memories: the layers before the attention, in their order, if they are not all this model's
+            memory: "memory" for that one, or the name of another preset, whose memory it takes
+            (chunk and all axes; resolved to a plain dict).
 
     Raises:
-        ValueError: `window` < 1, `period` < 2, or (in `layers`) fewer layers than a period.
+        ValueError: `window` < 1, `period` < 2, another number of memories than a period has, or
+            (in `layers`) fewer layers than a period.
     """
 
     window: int = 32
     period: int = 2
     rope: bool = True
+    memories: Sequence[str | dict[str, Any]] | None = None
 
     axes: ClassVar[tuple[str, ...]] = ()
     principal: ClassVar[str | None] = "window"
@@ -173,6 +180,11 @@ class Alternate:
     def __post_init__(self) -> None:
         _check(self, "window", 1)
         _check(self, "period", 2)
+        if self.memories is not None and len(self.memories) != self.period - 1:
+            raise ValueError(
+                f"Alternate.memories has {len(self.memories)} entries with period={self.period}: "
+                "it must name every layer of a period but the attention at its end"
+            )
 
     def layers(self, backbone: Backbone, memory: MakeMixer) -> list[nn.Module]:
         """A memory or an attention for each block."""
@@ -181,12 +193,15 @@ class Alternate:
                 f"hybrid alternate with period={self.period} and backbone.layers="
                 f"{backbone.layers}: no layer would be attention; give at least {self.period}"
             )
-        return [
-            memory()
-            if (index + 1) % self.period
-            else SoftmaxAttention(backbone.dims, rope=self.rope, window=self.window)
-            for index in range(backbone.layers)
-        ]
+        turns = self.memories or [OWN] * (self.period - 1)
+        made: list[nn.Module] = []
+        for index in range(backbone.layers):
+            turn = index % self.period
+            if turn == self.period - 1:
+                made.append(SoftmaxAttention(backbone.dims, rope=self.rope, window=self.window))
+            else:
+                made.append(memory() if turns[turn] == OWN else memory(turns[turn]))
+        return made
 
 
 def _check(hybrid: object, name: str, least: int) -> None:

@@ -271,6 +271,19 @@ def test_alternate_takes_turns() -> None:
     backbone = Backbone(dim=8, heads=2, layers=5)
     made = Alternate(window=3, period=3).layers(backbone, Silent)
     assert [type(layer) for layer in made] == [Silent, Silent, SoftmaxAttention, Silent, Silent]
+    asked: list[Any] = []
+
+    def make(other: Any = None) -> Silent:
+        asked.append(other)
+        return Silent()
+
+    two: dict[str, Any] = {"name": "other"}
+    mixed = Alternate(window=3, period=3, memories=[two, "memory"])
+    kinds = [type(layer) for layer in mixed.layers(backbone, make)]
+    assert kinds == [Silent, Silent, SoftmaxAttention, Silent, Silent]
+    assert asked == [two, None, two, None]
+    with pytest.raises(ValueError, match="memories has 1 entries with period=3"):
+        Alternate(period=3, memories=["memory"])
     assert [type(layer) for layer in MemoryAlone().layers(backbone, Silent)] == [Silent] * 5
 
 

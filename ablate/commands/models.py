@@ -26,6 +26,7 @@ from ablate.trial.space import (
     choices,
     compose_model,
     load_choice,
+    preset_text,
     resolve,
     target_class,
 )
@@ -53,6 +54,7 @@ def show_command(
     cost = measure_cost(resolved, vocab, context, allow=allow)
     shown = {
         "model": model,
+        "about": preset_text(model, config_dirs),
         **{key: resolved[key] for key in LAYER},
         "axes": {
             group: _component(composed[group], resolved[group], allow)
@@ -135,6 +137,8 @@ def _choice(
 
 def _show(shown: dict[str, Any], out: Console) -> None:
     out.print(shown["model"], style="bold", markup=False)
+    for line in shown["about"]:
+        out.print(line, markup=False, highlight=False)
     table = _table("axis", "choice", "options", "source")
     for group, found in shown["axes"].items():
         row = (group, found["choice"], _spelt(found["options"]), found["source"])
@@ -158,4 +162,11 @@ def _table(*names: str) -> Table:
 
 
 def _spelt(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
+    return ", ".join(f"{key}={_short(value)}" for key, value in values.items())
+
+
+def _short(value: Any) -> Any:
+    """A memory of another preset by that preset's name."""
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    return value["name"] if isinstance(value, dict) and "name" in value else value

@@ -72,7 +72,9 @@ def build_model(
         assert isinstance(backbone, Backbone)
         hybrid: Hybrid = make_part("hybrid", spec["hybrid"], allow=allow, where=where)
         try:
-            layers = hybrid.layers(backbone, lambda: make_mixer(spec, backbone, allow, where))
+            layers = hybrid.layers(
+                backbone, lambda other=None: make_mixer(other or spec, backbone, allow, where)
+            )
         except UserError:
             raise
         except ValueError as error:

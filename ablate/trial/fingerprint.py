@@ -47,19 +47,32 @@ def fingerprint(config: dict[str, Any], *, allow: Iterable[str] = ()) -> str:
     """
     packages = ("ablate", *allow)
     model = config.get("model") or {}
-    targets = [part["_target_"] for part in model.values() if isinstance(part, dict)]
-    roots = [":".join(target.rsplit(".", 1)) for target in targets]
+    roots = [":".join(target.rsplit(".", 1)) for target in _targets(model)]
     roots.append(f"ablate.experiments.{config['task']['name']}.task:TASK")
     skip: tuple[str, ...] = ()
     if model:
         roots += ENGINE
-        # The builder can make every mixer; only the one in use counts.
-        skip = COMPOSED
-        if model.get("feature_map"):
-            skip = COMPOSED[:1] if is_kernel(model, allow) else COMPOSED[1:]
+        # The builder can make every mixer; only those in use count.
+        others = (model.get("hybrid") or {}).get("memories") or []
+        mixers = [
+            one for one in (model, *others) if isinstance(one, dict) and one.get("feature_map")
+        ]
+        used = [COMPOSED[is_kernel(one, allow)] for one in mixers]
+        skip = tuple(layer for layer in COMPOSED if layer not in used)
     found = closure(roots, packages, skip=skip)
     text = "\n".join(f"{key}\n{found[key]}" for key in sorted(found))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _targets(part: Any) -> Iterator[str]:
+    """Every class that a configuration names, however nested."""
+    if isinstance(part, dict):
+        if "_target_" in part:
+            yield part["_target_"]
+        part = list(part.values())
+    if isinstance(part, list):
+        for one in part:
+            yield from _targets(one)
 
 
 def closure(

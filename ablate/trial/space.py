@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -85,6 +86,18 @@ def compose_model(name: str, config_dirs: ConfigDirs = (), *, where: str = "") -
             component[CHOICE] = chosen[group]
         model[group] = component
     return model
+
+
+def preset_text(name: str, config_dirs: ConfigDirs = ()) -> list[str]:
+    """What a preset's file says at its head: its update rule and where that is printed."""
+    file = Path("model") / f"{name}.yaml"
+    for root in (*map(Path, config_dirs), resources.files("ablate.search_spaces")):
+        found = root / str(file)
+        if found.is_file():
+            lines = found.read_text(encoding="utf-8").splitlines()
+            head = itertools.takewhile(lambda line: line.startswith("#"), lines)
+            return [line.lstrip("# ") for line in head]
+    return []
 
 
 def load_choice(axis: str, name: str, config_dirs: ConfigDirs = (), *, where: str = "") -> Model:
@@ -343,7 +356,28 @@ def resolve(
             if component is not None and group in active
             else None
         )
+    others = resolved["hybrid"].get("memories")
+    if isinstance(others, list):
+
+        def named(one: str | Model) -> str | Model:
+            return _other(one, model, config_dirs=config_dirs, allow=allow, where=where)
+
+        resolved["hybrid"]["memories"] = [named(one) for one in others]
     return resolved
+
+
+def _other(
+    named: str | Model, model: Model, *, config_dirs: ConfigDirs, allow: Iterable[str], where: str
+) -> str | Model:
+    """The memory of another preset, resolved, which a hybrid has beside this model's own."""
+    from ablate.components.hybrid import OWN
+
+    if named == OWN:
+        return OWN
+    other = compose_model(named, config_dirs, where=where) if isinstance(named, str) else named
+    whole = {**other, "hybrid": None, "backbone": model["backbone"]}
+    found = resolve(whole, config_dirs=config_dirs, allow=allow, where=where)
+    return {key: found[key] for key in ("name", *LAYER, *AXES)}
 
 
 def _read(model: Model, where: str) -> str:

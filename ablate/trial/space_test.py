@@ -237,3 +237,16 @@ def test_a_bad_preset_is_told(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         compose_model("bad", [tmp_path])
     assert str(caught.value).startswith(message)
+
+
+def test_a_hybrid_may_have_the_memory_of_another_preset() -> None:
+    model = resolve(compose_model("gated_deltanet_h2"))
+    other, own = model["hybrid"]["memories"]
+    assert own == "memory"
+    mamba2 = resolve(compose_model("mamba2"))
+    assert other == {key: mamba2[key] for key in other}
+    assert other["chunk"] == 16
+    assert model["chunk"] == 1
+    assert resolve(model) == model
+    with pytest.raises(UserError, match="'mamba3' is no preset. Did you mean 'mamba2'?"):
+        resolve(apply(compose_model("gated_deltanet_h2"), "hybrid.memories", ["mamba3", "memory"]))
