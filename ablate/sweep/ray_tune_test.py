@@ -110,7 +110,10 @@ with Ledger.open(sys.argv[1]) as ledger:
 def test_after_a_killed_driver_only_the_missing_trials_run(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     command = [sys.executable, "-c", DRIVER, str(path)]
-    env = {**os.environ, FAKE_ENV: "c0-s1:sleep"}
+    user = tmp_path / "user"
+    user.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    env |= {FAKE_ENV: "c0-s1:sleep", "HOME": str(user)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
     ) as driver:
@@ -120,6 +123,7 @@ def test_after_a_killed_driver_only_the_missing_trials_run(tmp_path: Path) -> No
                 os.kill(driver.pid, signal.SIGKILL)
                 break
         driver.communicate(timeout=60)
+    assert not (user / ".ray").exists()  # Ray would leave a token there
     begun: list[str] = []
 
     def note(event: Event) -> None:
