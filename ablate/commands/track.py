@@ -132,7 +132,8 @@ def _address(base: str, study: str | None) -> str:
     if found is None:
         print(f"note: MLflow has no experiment '{name}' yet", file=sys.stderr)
         return page
-    return f"{page}/#/experiments/{found.experiment_id}/runs"
+    # Else MLflow opens in its view for language-model applications.
+    return f"{page}/#/experiments/{found.experiment_id}/runs?workflowType=machine_learning"
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -163,13 +163,13 @@ def cell_means(
     """Return per cell label and summary metric the mean over done trials and their number.
 
     Values that are not finite are left out, and what the machine measured, which stands with the
-    trials; a cell without done trials has an empty entry.
+    trials alone; a cell without done trials has an empty entry.
     """
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record.in_plan and record.state == "done":
             for name, value in record.summary.items():
-                if math.isfinite(value) and name not in SYSTEM:
+                if math.isfinite(value) and name not in (*SYSTEM, "tokens", "seconds"):
                     values[record.cell_id][name].append(value)
     return {
         cell["label"]: {

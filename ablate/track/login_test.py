@@ -109,7 +109,8 @@ def test_a_tracker_with_passwords_takes_the_right_one_and_says_what_is_missing(
     assert "wrote, read and deleted" in call("doctor").stdout
     client = connect(server)
     number = client.get_experiment_by_name("fake").experiment_id
-    assert call("ui", "fake").stdout == f"{server}/#/experiments/{number}/runs\n"
+    page = f"{server}/#/experiments/{number}/runs?workflowType=machine_learning"
+    assert call("ui", "fake").stdout.strip() == page
     (parent,) = client.search_runs([number], "tags.`ablate.role` = 'study'")
     paths = {found.path for found in client.list_artifacts(parent.info.run_id)}
     assert paths == {"figures", "plan.json", "report.html", "table.csv", "tables.tex"}
