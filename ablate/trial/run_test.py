@@ -68,6 +68,7 @@ def test_a_trial_starts_reports_rows_and_ends(corpus: str) -> None:
     assert rate == pytest.approx(320 / second["seconds"])
     assert end["summary"]["seconds"] >= second["seconds"]
     assert 1e7 < end["summary"]["peak_memory_bytes"] < 1e11
+    assert 0 < end["summary"]["cpu_seconds"] < 100 * end["summary"]["seconds"]
 
 
 def test_the_same_trial_twice_is_bit_equal(corpus: str) -> None:
