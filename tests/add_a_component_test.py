@@ -54,7 +54,7 @@ def test_the_page_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert files == ["my_retention.py", "my_space/retention/floor.yaml", "my_study.yaml"]
     check, study = (block.splitlines() for block in blocks("bash"))
     for line in check:
-        assert "15 of 15 checks hold" in call(line).stdout
+        assert "19 of 19 checks hold" in call(line).stdout
     monkeypatch.delitem(sys.modules, "my_retention")
     assert study.pop(0) == "export PYTHONPATH=."
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -33,11 +33,16 @@ class RunningMean(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State | None = None
     ) -> tuple[Tensor, State]:
+        v = self.widen(v)
         total, count = (torch.zeros_like(v[:, :1]), 0) if state is None else state
         sums = total + v.cumsum(dim=1)
         places = torch.arange(count + 1, count + 1 + v.shape[1], device=v.device, dtype=v.dtype)
         y = self.read(sums / places[:, None, None], q)
-        return y, (sums[:, -1:], count + v.shape[1])
+        return y.to(q.dtype), (sums[:, -1:], count + v.shape[1])
+
+    def widen(self, v: Tensor) -> Tensor:
+        """Add up in float32 at least."""
+        return v.to(torch.promote_types(v.dtype, torch.float32))
 
     def read(self, mean: Tensor, q: Tensor) -> Tensor:
         """Tie the mean to the query, so that heads see which token asks."""
@@ -114,6 +119,56 @@ class WritesIntoState(RunningMean):
             with torch.no_grad():
                 state[0].add_(v.sum(dim=1, keepdim=True))
         return y, new
+
+
+class BeginsWhereItStopped(RunningMean):
+    """A fresh sequence starts from the call before."""
+
+    kept: Tensor | None = None
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State | None = None
+    ) -> tuple[Tensor, State]:
+        if state is None and self.kept is not None:
+            v = v + self.kept
+        y, new = super().forward(q, k, v, x, state)
+        self.kept = new[0].detach().mean(dim=0, keepdim=True)
+        return y, new
+
+
+class PutsRowsSecond(RunningMean):
+    """The batch row is the second dimension of its state."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State | None = None
+    ) -> tuple[Tensor, State]:
+        before = None if state is None else (state[0].transpose(0, 1), state[1])
+        y, (total, count) = super().forward(q, k, v, x, before)
+        return y, (total.transpose(0, 1), count)
+
+
+class CarriesBf16(RunningMean):
+    """Adds up and carries in the format of its inputs."""
+
+    def widen(self, v: Tensor) -> Tensor:
+        return v
+
+
+class AddsUpBf16(CarriesBf16):
+    """Adds up in the format of its inputs, and gives the sum a wider one afterwards."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: State | None = None
+    ) -> tuple[Tensor, State]:
+        y, (total, count) = super().forward(q, k, v, x, state)
+        return y, (RunningMean.widen(self, total), count)
+
+
+class KnowsTheCompiler(RunningMean):
+    """Another model when compiled."""
+
+    def read(self, mean: Tensor, q: Tensor) -> Tensor:
+        return super().read(2 * mean if torch.compiler.is_compiling() else mean, q)
 
 
 class LooksAtValues(RunningMean):

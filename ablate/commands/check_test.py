@@ -37,7 +37,7 @@ def write(folder: Path, name: str, text: str) -> str:
 def test_a_preset_passes_with_exit_code_0() -> None:
     result = call("deltanet", "inner_optimizer=momentum")
     assert result.exit_code == 0, result.output
-    assert "15 of 15 checks hold" in result.stdout
+    assert "19 of 19 checks hold" in result.stdout
     assert "FAILED" not in result.stdout
 
 

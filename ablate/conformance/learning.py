@@ -104,12 +104,13 @@ def check_parameters(subject: Subject) -> tuple[bool, str]:
     model = subject.copy()
     _probe_loss(model, subject.tokens).backward()
     wrong = []
-    for name, parameter in model.named_parameters():
+    learned = [(name, part) for name, part in model.named_parameters() if part.requires_grad]
+    for name, parameter in learned:
         if parameter.grad is None or not parameter.grad.any():
             wrong.append(f"{name} gets none")
         elif not parameter.grad.isfinite().all():
             wrong.append(f"{name} gets one that is not finite")
-    count = len(list(model.parameters()))
+    count = len(learned)
     shown = "; ".join(wrong[:3]) + (f"; {len(wrong) - 3} more" if len(wrong) > 3 else "")
     return not wrong, shown or f"all {count} parameters"
 
@@ -146,17 +147,27 @@ def check_extremes(subject: Subject) -> tuple[bool, str]:
         if isinstance(layer, ProjectedMixer)
     }
     for kind, layer in layers.items():
-        for name, inputs in _extremes(layer).items():
+        for module, name, inputs in _cases(layer):
             model.zero_grad()
             tried += 1
-            y, _ = layer.mixer(*inputs)
+            y, _ = module(*inputs)
             y.square().mean().backward()
-            grads = [p.grad for p in (*inputs, *layer.mixer.parameters()) if p.grad is not None]
+            grads = [p.grad for p in (*inputs, *module.parameters()) if p.grad is not None]
             if not y.isfinite().all():
                 wrong.append(f"{kind}: output not finite for {name}")
             elif not all(grad.isfinite().all() for grad in grads):
                 wrong.append(f"{kind}: gradient not finite for {name}")
     return not wrong, "; ".join(wrong) or f"{tried} inputs, all finite"
+
+
+def _cases(layer: ProjectedMixer) -> list[tuple[nn.Module, str, tuple[Tensor, ...]]]:
+    """Extremes of the mixer, and of what its projections, convolution and gates are given."""
+    cases = _extremes(layer)
+    stream = (1e3 * cases["zero keys and queries"][3]).detach().requires_grad_()
+    return [
+        (layer, "a block input of 1000", (stream,)),
+        *((layer.mixer, name, inputs) for name, inputs in cases.items()),
+    ]
 
 
 def _extremes(layer: ProjectedMixer) -> dict[str, tuple[Tensor, ...]]:
@@ -177,6 +188,7 @@ def _extremes(layer: ProjectedMixer) -> dict[str, tuple[Tensor, ...]]:
         "gates at 0 or 1": (q, k, v, 1e6 * x),
         "gates the other way": (q, k, v, -1e6 * x),
         "large values": (q, k, 100 * v, x),
+        "long keys": (q, 3 * k, v, x),
     }
     return {
         name: tuple(part.clone().requires_grad_() for part in parts)

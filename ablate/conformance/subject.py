@@ -116,8 +116,6 @@ def check(promise: str, causes: str) -> Callable[[Callable[[Subject], tuple[bool
     """
 
     def make(measure: Callable[[Subject], tuple[bool, str]]) -> Check:
-        name = measure.__name__.removeprefix("check_").replace("_", " ")
-
         @functools.wraps(measure)
         def run(subject: Subject) -> Result:
             try:
@@ -126,11 +124,16 @@ def check(promise: str, causes: str) -> Callable[[Callable[[Subject], tuple[bool
                 raise
             except Exception as error:
                 passed, measured = False, one_line(error)
-            return Result(name, passed, measured, promise, causes)
+            return Result(name_of(measure), passed, measured, promise, causes)
 
         return run
 
     return make
+
+
+def name_of(measure: Callable[[Subject], object]) -> str:
+    """What a check is called in tables."""
+    return measure.__name__.removeprefix("check_").replace("_", " ")
 
 
 def one_line(error: Exception, limit: int = 160) -> str:

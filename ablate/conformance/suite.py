@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ablate.conformance import learning, sequence
+from ablate.conformance import learning, packing, running, sequence
 from ablate.conformance.subject import Check, Result, Subject, check_builds
 from ablate.trial.space import GROUPS, ConfigDirs, Model, resolve
 
@@ -17,12 +17,16 @@ CHECKS: tuple[Check, ...] = (
     sequence.check_modes,
     sequence.check_state,
     sequence.check_meta,
+    packing.check_packed,
+    packing.check_padded,
     learning.check_gradients,
     learning.check_parameters,
     learning.check_autocast,
+    running.check_precision,
     learning.check_extremes,
     learning.check_deterministic,
     learning.check_trains,
+    running.check_compiled,
 )
 
 # Largest values that a check needs: several chunks, windows and segments in a few tokens.
