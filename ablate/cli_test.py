@@ -63,14 +63,16 @@ def as_plan(fake: FakePlan) -> Plan:
 def fake(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The study ``fake`` of 2 cells and 3 seeds, whose trials do as `FAKE_ENV` says."""
     plan = as_plan(FakePlan(cells=2, seeds=3))
-    monkeypatch.setattr("ablate.study.plan.make_plan", lambda *args, **kwargs: plan)
+    read = (None, Path(plan.file))
+    monkeypatch.setattr("ablate.study.load.load_study", lambda *args, **kwargs: read)
+    monkeypatch.setattr("ablate.study.plan.plan_study", lambda *args, **kwargs: plan)
     monkeypatch.setattr("ablate.trial.run.run_trial", scripted_trial)
     monkeypatch.delenv(FAKE_ENV, raising=False)
     return home
 
 
 def run_fake(*options: str) -> Result:
-    return call("run", "fake", "--executor", "inline", *options)
+    return call("run", "fake", "--executor", "inline", "--no-packing", *options)
 
 
 def test_a_study_with_a_failure_exits_1_and_the_next_run_takes_exactly_that_trial(
@@ -191,7 +193,7 @@ def test_our_own_faults_exit_1_without_a_traceback(
     def broken(*args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError("on purpose")
 
-    monkeypatch.setattr("ablate.study.plan.make_plan", broken)
+    monkeypatch.setattr("ablate.study.plan.plan_study", broken)
     result = run_fake()
     assert (result.exit_code, result.stderr) == (1, "error: ZeroDivisionError: on purpose\n")
     monkeypatch.setenv("ABLATE_DEBUG", "1")

@@ -65,7 +65,7 @@ def test_a_broken_trial_shows_its_log_and_goes_on_from_its_checkpoint(
     study: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_at(monkeypatch, RuntimeError("the fake disk broke"), trial=2, step=3)
-    result = call("run", study, "--executor", "inline")
+    result = call("run", study, "--no-packing", "--executor", "inline")
     assert result.exit_code == 1, result.output
     assert counts(study) == {"done": 3, "failed": 1}
     shown = call("status", study)
@@ -102,7 +102,7 @@ def test_a_broken_trial_shows_its_log_and_goes_on_from_its_checkpoint(
 
 
 def test_what_cannot_be_retried_cancelled_or_shown_is_refused(study: str) -> None:
-    call("run", study, "--executor", "inline", "--max-trials", "1")
+    call("run", study, "--no-packing", "--executor", "inline", "--max-trials", "1")
     refused = {
         ("retry", study, "--state", "faild"): "Did you mean 'failed'?",
         ("retry", study, "--state", "running"): "'running' is no state to retry",
@@ -130,12 +130,12 @@ def test_a_trial_over_its_time_is_timed_out_and_the_next_run_goes_on(
 
     monkeypatch.setattr(Loop, "step", slow)
     limits = ["--trial-timeout", "0.05s", "--max-failures", "2"]
-    result = call("run", study, "--executor", "inline", *limits)
+    result = call("run", study, "--no-packing", "--executor", "inline", *limits)
     assert result.exit_code == 1, result.output
     assert "stopped: 2 trials failed, the most is 2 (max-failures)" in result.stderr
     assert counts(study) == {"timed_out": 2, "missing": 2}
     monkeypatch.setattr(Loop, "step", real_step)
-    result = call("run", study, "--executor", "inline")
+    result = call("run", study, "--no-packing", "--executor", "inline")
     assert result.exit_code == 0, result.output
     assert counts(study) == {"done": 4}
     with Ledger.open(ledger_path("small"), read_only=True) as ledger:
@@ -144,14 +144,23 @@ def test_a_trial_over_its_time_is_timed_out_and_the_next_run_goes_on(
 
 
 def test_hours_that_are_over_exit_with_3(study: str) -> None:
-    result = call("run", study, "--executor", "inline", "--max-hours", "0")
+    result = call("run", study, "--no-packing", "--executor", "inline", "--max-hours", "0")
     assert result.exit_code == 3, result.output
     assert "hours are over (max-hours)" in result.stderr
     assert "the same command again runs what is missing" in result.stdout
 
 
 def test_a_run_in_another_process_is_cancelled(study: str, home: Path) -> None:
-    command = [sys.executable, "-c", CANCELLED, "run", study, "--executor", "inline"]
+    command = [
+        sys.executable,
+        "-c",
+        CANCELLED,
+        "run",
+        study,
+        "--no-packing",
+        "--executor",
+        "inline",
+    ]
     env = {**os.environ, "ABLATE_HOME": str(home)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as driver:
         assert driver.stdout is not None

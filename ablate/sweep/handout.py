@@ -48,7 +48,8 @@ class HandOut:
                 "limits": {"seconds": self.seconds, "hard": self.hard},
             }
             if record is not None and record.state == "oom":
-                retry: dict[str, Any] = record.info.get("retry") or {}
+                parts = record.info.get("micro_batches", 1)
+                retry: dict[str, Any] = record.info.get("retry") or {"micro_batches": parts}
                 found |= retry
             completed.append(found)
         return completed

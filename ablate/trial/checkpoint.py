@@ -173,6 +173,11 @@ class Checkpoint:
         self._silent = True
 
 
+def folder_of(study: Path, trial_id: str) -> Path:
+    """Where the checkpoint of a trial is."""
+    return study / "checkpoints" / trial_id
+
+
 def write(path: Path, content: bytes) -> None:
     """Put `content` at `path` so that a crash at any moment leaves the old file or the new one.
 

@@ -21,7 +21,7 @@ import torch
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import LearnerTask, Row, SequenceTask, Task
 from ablate.trial.build import build_model
-from ablate.trial.checkpoint import Checkpoint
+from ablate.trial.checkpoint import Checkpoint, folder_of
 from ablate.trial.cost import measure_cost
 from ablate.trial.fingerprint import fingerprint
 from ablate.trial.guard import Guard, Stopped, request_path
@@ -186,7 +186,7 @@ class Trial:
             return None
         config = json.dumps(self.spec["config"], sort_keys=True, default=str)
         return Checkpoint(
-            folder=Path(files["study"]) / "checkpoints" / self.spec["id"],
+            folder=folder_of(Path(files["study"]), self.spec["id"]),
             identity={
                 "trial": self.spec["id"],
                 "configuration": hashlib.sha256(config.encode()).hexdigest()[:12],
