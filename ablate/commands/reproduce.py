@@ -21,7 +21,10 @@ from ablate.sweep.records import MetricRow, TrialRecord
 MACHINE = frozenset({"seconds", "cpu_seconds", "tokens_per_second", "peak_memory_bytes"})
 """What a summary says of the machine and not of the model; never the same twice."""
 
-FACTS = ("fingerprint", "commit", "data", "device", "host", "python", "torch", "numpy", "threads", "lanes")
+FACTS = (
+    *("fingerprint", "commit", "data", "device", "host", "python", "torch", "numpy", "threads"),
+    "lanes",
+)
 """Where a difference can come from, in the order in which it is looked for."""
 
 Point = tuple[int, str]

@@ -16,6 +16,7 @@ from ablate.commands.reproduce import ReproduceOptions, close, reproduce_command
 from ablate.errors import UserError
 from ablate.home import ledger_path
 from ablate.sweep.driver import run_plan
+from ablate.sweep.execution import Recorder
 from ablate.sweep.fake_study import (
     FakePlan,
     end_message,
@@ -25,6 +26,8 @@ from ablate.sweep.fake_study import (
 )
 from ablate.sweep.inline import InlineExecutor
 from ablate.sweep.ledger import Ledger
+from ablate.trial.build_test import tiny
+from ablate.trial.space import resolve
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -176,3 +179,30 @@ def test_values_that_count_as_equal(
     one: float | None, two: float | None, tolerance: float, expected: bool
 ) -> None:
     assert close(one, two, tolerance) is expected
+
+
+def test_a_real_trial_comes_out_again_to_the_last_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("the cat sat on the mat and the dog sat on the log. " * 200)
+    args = {"corpus": str(corpus), "context": 16, "batch": 2, "tokens": 320, "validation_bytes": 64}
+    config = {
+        "model": resolve(tiny("titans_lmm")),
+        "task": {"name": "language", "args": args},
+        "train": {"evaluations": 2},
+    }
+    with Ledger.open(ledger_path("real")) as ledger:
+        ledger.save_plan(
+            {**FakePlan(cells=1, seeds=1, study="real").to_json(), "resources": {"cpus": 1}}
+        )
+        spec = {"id": "c0-s0", "cell": "c0", "seed": 0, "config": config}
+        ledger.add_trials([spec])
+        InlineExecutor().run([[spec]], Recorder(ledger, lambda event: None))
+    code = reproduce_command("real", "baseline", ReproduceOptions(as_json=True))
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0, found
+    assert found["state"] == ["done", "done"]
+    assert found["points"]["recorded"] >= 2
+    assert {"val/loss", "train/loss"} <= {one["name"] for one in found["metrics"]}
+    assert found["facts"] == {}
