@@ -13,6 +13,7 @@ from ablate.study.configure import Workshop
 from ablate.study.plan import Plan, make_plan
 from ablate.study.plan_test import SMALL, labels
 from ablate.study.schema import validate
+from ablate.trial.cost import count_parameters
 
 NARROW = {"backbone.dim": 16, "backbone.heads": 2, "backbone.layers": 1}
 

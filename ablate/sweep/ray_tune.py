@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 from ablate.sweep import cluster
 from ablate.sweep.execution import Burst, Job, Recorder, RunPack, RunTrial, run_job
-from ablate.sweep.tune_feed import Pruning, feed_searcher, pruned_message
+from ablate.sweep.tune_feed import Pruning, feed_searcher, pruned_message, slots
 from ablate.telemetry import set_defaults
 
 _OBJECT_STORE_BYTES = 200_000_000
@@ -116,6 +116,7 @@ class RayTuneExecutor:
         trainable = tune.with_parameters(
             _trainable, jobs=list(jobs), run=self._run, pack=self._pack, pruning=pruning
         )
+        room = slots(self._cpus, self._gpus)
         listed = {"index": tune.grid_search(list(range(len(jobs))))}
         # A row that the scheduler compares by is one message among others without such a value.
         os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
@@ -123,7 +124,7 @@ class RayTuneExecutor:
             tune.with_resources(trainable, {"cpu": self._cpus, "gpu": self._gpus}),
             param_space=listed if feed is None else {},
             tune_config=tune.TuneConfig(
-                search_alg=None if feed is None else feed_searcher(feed, jobs),
+                search_alg=None if feed is None else feed_searcher(feed, jobs, most=room),
                 num_samples=1 if feed is None else -1,
                 scheduler=pruning.scheduler() if pruning else None,
                 reuse_actors=True,

@@ -77,13 +77,26 @@ def pruned_message(row: dict[str, Any] | None) -> dict[str, Any]:
     return {"kind": "end", "state": "pruned", "error": said, "traceback": None, "summary": summary}
 
 
-def feed_searcher(feed: Iterator[Job], handed: list[Job]) -> Any:
-    """A Tune searcher that takes the next job of `feed` whenever Tune has room for one.
+def slots(cpus: float, gpus: float) -> int:
+    """How many jobs Ray can run at once, if each takes so much."""
+    import ray
+
+    have = ray.cluster_resources()
+    shares = [have.get("CPU", 0.0) / cpus] if cpus else []
+    shares += [have.get("GPU", 0.0) / gpus] if gpus else []
+    return max(1, int(min(shares, default=1.0)))
+
+
+def feed_searcher(feed: Iterator[Job], handed: list[Job], *, most: int) -> Any:
+    """A Tune searcher that takes the next job of `feed` when one of `most` workers is free.
+
+    Tune alone would take far more at once, before anything is known of those that run.
 
     Args:
         feed: jobs, of which a later one may depend on how earlier ones ended.
         handed: gets every job that was taken; Tune's configuration is its place there, and its
             text.
+        most: how many jobs may be under way.
     """
     from ray.tune.search import Searcher
 
@@ -91,6 +104,7 @@ def feed_searcher(feed: Iterator[Job], handed: list[Job]) -> Any:
         def __init__(self, feed: Iterator[Job], handed: list[Job]) -> None:
             super().__init__()
             self.feed, self.handed = feed, handed
+            self.running: set[str] = set()
 
         def __getstate__(self) -> dict[str, Any]:
             # Tune pickles its searchers to restore them later, which is never done here.
@@ -101,17 +115,21 @@ def feed_searcher(feed: Iterator[Job], handed: list[Job]) -> Any:
         ) -> bool:
             return True
 
-        def suggest(self, trial_id: str) -> dict[str, Any] | str:
+        def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+            if len(self.running) >= most:
+                return None
             job = next(self.feed, None)
             if job is None:
                 return str(Searcher.FINISHED)
             self.handed.append(job)
+            self.running.add(trial_id)
             return {"index": len(self.handed) - 1, "job": json.dumps(job)}
 
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
-            """Nothing: the recorder has told the search."""
+            """Have room for the next job; the recorder has told the search how this one ended."""
+            self.running.discard(trial_id)
 
         def save(self, checkpoint_path: str) -> None:
             """Nothing: the ledger keeps the search."""
