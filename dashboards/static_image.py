@@ -29,7 +29,7 @@ _DPI = 96
 _POINTS = 72 / _DPI
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "line-ns": "|", "cross": "+", "x": "x"}
 _DASHES = {None: "solid", "solid": "solid", "dash": (0, (5, 3)), "dot": (0, (1.5, 2))}
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     # A label may hold a dollar sign.
     "text.parse_math": False,
     "font.size": 13 * _POINTS,
