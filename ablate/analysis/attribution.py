@@ -116,7 +116,7 @@ def _numeric(column: list[Scalar], *, log: bool) -> list[Any]:
     known = [value for value in column if value is not None]
     if any(isinstance(value, bool) or not isinstance(value, int | float) for value in known):
         return column
-    numbers = [math.log(float(value)) if log else float(value) for value in known]  # type: ignore[arg-type]
+    numbers = [math.log(float(value)) if log else float(value) for value in known]
     below = min(numbers) - (max(numbers) - min(numbers) or 1.0)
     rest = iter(numbers)
     return [below if value is None else next(rest) for value in column]

@@ -64,7 +64,7 @@ def size_and_data_study(seeds: int = 3, *, noise: float = 0.001) -> StudyResults
     def value(axes: Mapping[str, Scalar]) -> float:
         scale = 12.0 if axes["memory"] == "mlp" else 14.0
         tokens = float(axes["task_args.tokens"] or 0)
-        return 1.5 + scale * float(_parameters(axes) ** -0.3) + 40.0 * tokens**-0.35
+        return 1.5 + scale * float(_parameters(axes) ** -0.3) + 40.0 * float(tokens**-0.35)
 
     widths = (32, 64, 128, 256)
     factors = {"memory": SIZES["memory"], "backbone.dim": widths, "task_args.tokens": TOKENS}
@@ -75,7 +75,7 @@ def context_study(seeds: int = 3, *, noise: float = 0.001) -> StudyResults:
     """Return one model at five contexts, on L = 1.8 + 3 C^-0.4 with C the context."""
 
     def value(axes: Mapping[str, Scalar]) -> float:
-        return 1.8 + 3.0 * float(axes["task_args.context"] or 1) ** -0.4
+        return 1.8 + 3.0 * float(float(axes["task_args.context"] or 1) ** -0.4)
 
     return _study({"task_args.context": CONTEXTS}, value, seeds, noise)
 

@@ -115,7 +115,8 @@ def _tuned(results: StudyResults, group: _Group) -> TunedCell:
 
 def _means(scores: Sequence[Sequence[float]]) -> Floats:
     """The mean of each setting; not finite if one of its seeds is not."""
-    return np.asarray(scores, dtype=float).mean(axis=1)
+    means: Floats = np.asarray(scores, dtype=float).mean(axis=1)
+    return means
 
 
 def _compared(results: StudyResults, group: _Group, made: dict[Key, TunedCell]) -> TunedCell:
