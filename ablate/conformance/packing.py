@@ -30,7 +30,7 @@ def check_packed(subject: Subject) -> tuple[bool, str]:
     packed = model(tokens, positions=positions)[0]
     alone = torch.stack(
         [
-            torch.cat([model(part[None])[0][0] for part in torch.split(row, sizes)])
+            torch.cat([model(part[None])[0][0] for part in torch.split(row, list(sizes))])
             for row, sizes in zip(tokens, PACKED, strict=True)
         ]
     )
