@@ -67,7 +67,7 @@ class Optimiser:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(direction={"min": "minimize", "max": "maximize"}[goal])
+        self._study = optuna.create_study(direction="minimize" if goal == "min" else "maximize")
         self._seed, self._suggest = seed, suggest
         self._startup = min(max(trials // 3, STARTUP[0]), STARTUP[1])
         self._open: dict[int, int] = {}

@@ -43,7 +43,7 @@ class Pruning:
         """The scheduler of Ray Tune."""
         from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule
 
-        common = {"time_attr": TIME, "metric": OBJECTIVE, "mode": self.goal}
+        common: dict[str, Any] = {"time_attr": TIME, "metric": OBJECTIVE, "mode": self.goal}
         if self.kind == "median":
             # A time slice that never ends: else Tune pauses trials, which would begin anew.
             return MedianStoppingRule(
@@ -115,12 +115,12 @@ def feed_searcher(feed: Iterator[Job], handed: list[Job], *, most: int) -> Any:
         ) -> bool:
             return True
 
-        def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        def suggest(self, trial_id: str) -> Any:
             if len(self.running) >= most:
                 return None
             job = next(self.feed, None)
             if job is None:
-                return str(Searcher.FINISHED)
+                return Searcher.FINISHED
             self.handed.append(job)
             self.running.add(trial_id)
             return {"index": len(self.handed) - 1, "job": json.dumps(job)}
