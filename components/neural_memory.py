@@ -22,7 +22,7 @@ from ablate.components.multi_step import MultiStepGradientDescent, interleave
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.recurrence.chunked import Rule, run_chunked
 from ablate.components.recurrence.coefficients import Gates
-from ablate.components.recurrence.mapped import minimum
+from ablate.components.recurrence.mapped import inside_chunk, minimum
 from ablate.components.recurrence.state import MemoryState
 from ablate.components.recurrence.writes import Carried
 from ablate.components.retention import Retention
@@ -112,7 +112,14 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             return (minimum(now[0], state.momentum[0], self.inner_optimizer.ridge),)
         if not self.retention.maps:
             return now
-        return tuple(self.retention.weights(w.flatten(0, 1)).unflatten(0, w.shape[:2]) for w in now)
+        kept = None if state.kept is None else state.kept.reshape(-1, 1, 1)
+        pairs = zip(now, state.base or now, strict=True)
+        return tuple(
+            inside_chunk(
+                self.retention.weights, w.flatten(0, 1), start.flatten(0, 1), kept
+            ).unflatten(0, w.shape[:2])
+            for w, start in pairs
+        )
 
     def retrieve(self, q: Float[Tensor, "b t h d"], frozen: Weights) -> Float[Tensor, "b t h e"]:
         """M(q) without a write (Titans Eq. 15 and 21, where a star says so)."""
@@ -155,6 +162,7 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             online=self._solvable(),
             side=self.retention.side or "key",
             mapped=self.retention.weights if self.retention.maps else None,
+            linear_inside=self.retention.applied == "chunk",
             shrink=self.retention.shrink if self.retention.shrinks else None,
             reset=self._reset if self.retention.resets else None,
         )

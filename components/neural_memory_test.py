@@ -23,6 +23,7 @@ from ablate.components.retention import (
 from ablate.components.state_size import state_bytes
 
 MakeLayer = Callable[..., NeuralMemory]
+AT_ENDS = partial(SimplexRetention, applied="chunk")
 BOTH = partial(ChannelRetention, side="both")
 BY_ROW = partial(ChannelRetention, side="value")
 ROBUST = partial(Lp, p=1.5)
@@ -54,6 +55,7 @@ KINDS: list[Mapping[str, object]] = [
     {"memory": "mlp", "optimizer": "momentum", "retention": ResetRetention},
     {"memory": "matrix", "optimizer": "multi step", "window": 1, "chunk": 1},
     {"memory": "mlp", "optimizer": "three steps", "window": 1, "chunk": 1, "read": "before"},
+    {"memory": "mlp", "optimizer": "momentum", "retention": AT_ENDS},
     {"memory": "vector", "optimizer": "momentum", "retention": BY_ROW},
     {"memory": "vector", "optimizer": "gd", "window": 1, "chunk": 1},
     {"memory": "matrix", "optimizer": "constant", "retention": TiedRetention, "degree": 1},
@@ -86,7 +88,7 @@ def _pieces(
 
 
 def _tensors(state: MemoryState) -> list[Tensor]:
-    step = [part for part in (state.step, state.said, state.tail) if part is not None]
+    step = [part for part in (state.step, state.said, state.tail, state.kept) if part is not None]
     return [*state.weights, *state.base, *state.momentum, state.keys, state.values, *step]
 
 

@@ -3,7 +3,8 @@
 Four choices write into an accumulator A, A_n = alpha_n A_{n-1} - (what the inner optimiser
 writes), and the memory's weights are a function of it: W_n = weights(A_n). Gradients inside a chunk
 are taken at the weights of the chunk's start, and token n reads with exactly weights(A_n), made for
-each token. The elastic net has no accumulator: it shrinks the weights themselves at each token.
+each token; or, `applied: chunk`, with weights that are linear inside a chunk (section 5.4). The
+elastic net has no accumulator: it shrinks the weights themselves at each token.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ablate.components.limits import Limit
 from ablate.components.retention import NoRetention, Retention, ScalarRetention
 
 FORMS = ("corrected", "printed")
+APPLIED = ("token", "chunk")
 TINY = 1e-12
 
 
@@ -30,9 +32,13 @@ class MappedRetention(Retention):
     principal: ClassVar[str | None] = "init"
     maps: ClassVar[bool] = True
 
-    def __init__(self, dims: Dims, *, init: float, decays: bool) -> None:
+    def __init__(self, dims: Dims, *, init: float, decays: bool, applied: str) -> None:
         super().__init__()
-        self.heads = dims.heads
+        if applied not in APPLIED:
+            raise ValueError(
+                f"{type(self).__name__}.applied={applied!r}: must be one of {', '.join(APPLIED)}"
+            )
+        self.heads, self.applied = dims.heads, applied
         self.decay: Retention = ScalarRetention(dims, init=init) if decays else NoRetention(dims)
 
     def forward(self, x: Float[Tensor, "b t m"]) -> Float[Tensor, "b t h"]:
@@ -53,12 +59,15 @@ class SimplexRetention(MappedRetention):
         dims: widths.
         init: of the decay's gate.
         centred: subtract the mean, c / fan-in, so that weights may be negative; not in the paper.
+        applied: make weights anew for every "token", or at the end of a "chunk" only.
     """
 
     source: ClassVar[str] = "MIRAS Eq. 19-21, 27 (Memora)"
 
-    def __init__(self, dims: Dims, *, init: float = 4.0, centred: bool = False) -> None:
-        super().__init__(dims, init=init, decays=True)
+    def __init__(
+        self, dims: Dims, *, init: float = 4.0, centred: bool = False, applied: str = "token"
+    ) -> None:
+        super().__init__(dims, init=init, decays=True, applied=applied)
         self.centred = centred
         self.log_scale = nn.Parameter(torch.empty(dims.heads))
 
@@ -94,6 +103,7 @@ class LqRetention(MappedRetention):
         form: "corrected" or "printed".
         init: of the decay's gate.
         eps: added to the sum of q-th powers.
+        applied: make weights anew for every "token", or at the end of a "chunk" only.
 
     Raises:
         ValueError: `q` < 2, an unknown form, or `eps` not positive.
@@ -122,8 +132,9 @@ class LqRetention(MappedRetention):
         form: str = "corrected",
         init: float = 4.0,
         eps: float = 1e-6,
+        applied: str = "token",
     ) -> None:
-        super().__init__(dims, init=init, decays=True)
+        super().__init__(dims, init=init, decays=True, applied=applied)
         if not q >= 2:
             raise ValueError(f"LqRetention.q={q!r}: must be >= 2 (it is the dual exponent)")
         if form not in FORMS:
@@ -160,6 +171,7 @@ class SoftThreshold(MappedRetention):
         smooth: |z| arctan(z / threshold) / (pi / 2) in place of S, with a slope everywhere.
         decays: decay the accumulator by a gate; the paper does not.
         init: of that gate.
+        applied: make weights anew for every "token", or at the end of a "chunk" only.
 
     Raises:
         ValueError: `threshold` < 0.
@@ -184,8 +196,9 @@ class SoftThreshold(MappedRetention):
         smooth: bool = False,
         decays: bool = False,
         init: float = 4.0,
+        applied: str = "token",
     ) -> None:
-        super().__init__(dims, init=init, decays=decays)
+        super().__init__(dims, init=init, decays=decays, applied=applied)
         if not threshold >= 0:
             raise ValueError(f"SoftThreshold.threshold={threshold!r}: must be >= 0")
         self.threshold, self.smooth = threshold, smooth
@@ -204,12 +217,15 @@ class BregmanSigmoid(MappedRetention):
         dims: widths.
         decays: decay the accumulator by a gate; the paper does not.
         init: of that gate.
+        applied: make weights anew for every "token", or at the end of a "chunk" only.
     """
 
     source: ClassVar[str] = "MIRAS section 5.2, Bregman divergence (W_{t-1} on the right)"
 
-    def __init__(self, dims: Dims, *, decays: bool = False, init: float = 4.0) -> None:
-        super().__init__(dims, init=init, decays=decays)
+    def __init__(
+        self, dims: Dims, *, decays: bool = False, init: float = 4.0, applied: str = "token"
+    ) -> None:
+        super().__init__(dims, init=init, decays=decays, applied=applied)
 
     def weights(self, accumulated: Float[Tensor, "*p o i"]) -> Float[Tensor, "*p o i"]:
         """Sigmoid of the accumulator."""

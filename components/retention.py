@@ -29,7 +29,8 @@ class Retention(nn.Module):
 
     side, channels: of the matrix that its numbers act on, None for one number for each head;
     `columns` of the channels are its columns. maps:
-    weights are a function of what is written (`accumulator`, `weights`). shrinks: kept weights are
+    weights are a function of what is written (`accumulator`, `weights`), made anew where it is
+    `applied`: for every token, or at chunk ends. shrinks: kept weights are
     made smaller at every token (`shrink`). resets: what a chunk starts without. ties: what a key
     channel does not keep is its key.
     """
@@ -41,6 +42,7 @@ class Retention(nn.Module):
     shrinks: ClassVar[bool] = False
     ties: ClassVar[bool] = False
     side: str | None = None
+    applied: str = "token"
     channels: int = 1
     columns: int = 0
     resets: str | None = None

@@ -67,11 +67,22 @@ def swla(m: Tensor, t: Token) -> Tensor:
     return t.keep * m + t.lr * sums
 
 
+def hgrn2(m: Tensor, t: Token) -> Tensor:
+    return m @ torch.diag(t.keep) + torch.outer(t.v[0], 1 - t.keep)
+
+
+def dfw(m: Tensor, t: Token) -> Tensor:
+    columns, rows = t.keep.split([DIMS.key, DIMS.value])
+    return torch.outer(rows, columns) * m + torch.outer(t.v[0], t.k[0])
+
+
 SYSTEMS: dict[str, Callable[[Tensor, Token], Tensor]] = {
     "linear_attention": lambda m, t: m + t.write,
     "retnet": lambda m, t: (1 - 2.0 ** (-5 - t.head)) * m + t.write,
     "lightning": lambda m, t: t.keep * m + t.write,
     "gla": lambda m, t: m @ torch.diag(t.keep) + t.write,
+    "hgrn2": hgrn2,
+    "dfw": dfw,
     "mamba2": lambda m, t: t.keep * m + t.write,
     "swla": swla,
     "deltanet": lambda m, t: m @ (EYE - t.erase) + t.write,

@@ -45,6 +45,18 @@ PRESETS = {
     "transformer": ("attention", None, None, None, None, None, None),
     "swa": ("attention", None, None, None, None, None, None),
 }
+MATRIX = ("matrix", "identity", "omega")
+PRESETS |= {
+    "deltaproduct": (*MATRIX, "l2", "scalar", "multi_step_gd", None),
+    "hgrn2": (*MATRIX, "dot", "tied", "gd_constant", None),
+    "dfw": (*MATRIX, "dot", "channel_both", "gd_constant", None),
+    "polysketch": ("matrix", "polysketch", "omega", "dot", "none", "gd_constant", None),
+    "vector": ("vector", "identity", "omega", "dot", "channel_value", "gd", None),
+    **{
+        name: (memory, *[None] * 6)
+        for name, memory in (("gsa", "slots"), ("lru", "lru"), ("lstm", "lstm"))
+    },
+}
 EXPONENTIAL = ("exponential", "omega", "dot", "scalar", "gd", None)
 PRESETS |= {
     "deep_transformer": ("mlp", *EXPONENTIAL),
@@ -67,6 +79,7 @@ HYBRIDS = {
     "yaad_h": ("yaad", "alternate"),
     "memora_h": ("memora", "alternate"),
     "gated_deltanet_h1": ("gated_deltanet", "alternate"),
+    "gated_deltanet_h2": ("gated_deltanet", "alternate"),
     "samba": ("mamba2", "alternate"),
 }
 PRESETS |= {name: PRESETS[base] for name, (base, _) in HYBRIDS.items()}

@@ -31,6 +31,8 @@ from ablate.components.recurrence.coefficients import (
     fold_orthogonal,
 )
 from ablate.components.recurrence.mapped import (
+    ChunkEndWrite,
+    inside_chunk,
     least_squares_write,
     mapped_write,
     minimum,
@@ -58,7 +60,8 @@ class Rule:
     nesterov: the momentum is written as it will be one token later. implicit: the step is
     lr / (1 + lr |phi(k)|^2). decayed: the error is that of the memory after this token's decay.
     online: solve for the errors of chunks of one token (see `online`). side: of a matrix that
-    retention by channel acts on. mapped: weights from what is written. shrink: what each token does
+    retention by channel acts on. mapped: weights from what is written; `linear_inside`: at chunk
+    ends only. shrink: what each token does
     to the weights, given its step. reset: what a chunk starts from. ridge: of a memory that is the
     minimum of squared errors itself. truncated: windows end at their
     chunk's start. read_before: a token reads the memory before its own write.
@@ -84,6 +87,7 @@ class Rule:
     ridge: float | None = None
     truncated: bool = False
     read_before: bool = False
+    linear_inside: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class _Stretch:
     lr: Tensor  # p n
     kernel: Tensor | None  # p n i: phi(q) . phi(k), weighted; None when orthogonalised
     weights: LinearWeights | OrthogonalWeights  # without g
+    ends: bool  # with its chunk
 
 
 def run_chunked(
@@ -121,7 +126,8 @@ def run_chunked(
         gates = _inside_chunks(gates, rule.chunk, state.position)
     if rule.implicit:
         gates = _implicit(rule, k, gates)
-    carried = Carried(_flat(state.weights), _flat(state.momentum))
+    kept = None if state.kept is None else state.kept.reshape(-1, 1, 1)
+    carried = Carried(_flat(state.weights), _flat(state.momentum), kept)
     base, step = _flat(state.base), state.step
     step = None if step is None else step.flatten()
     outputs = []
@@ -130,6 +136,7 @@ def run_chunked(
         read = []
         for stretch in stretches:
             if piece.position == 0:
+                carried = replace(carried, kept=None) if rule.linear_inside else carried
                 carried = carried if rule.reset is None else rule.reset(carried)
                 base = carried.weights
             y, carried = _advance(rule, stretch, base, carried)
@@ -148,6 +155,9 @@ def run_chunked(
         step=None if state.step is None or step is None else step.reshape(state.step.shape),
         filled=min(halo, state.filled + q.shape[1]),
         position=position,
+        kept=carried.kept.reshape(q.shape[0], -1)
+        if position and carried.kept is not None
+        else None,
     )
 
 
@@ -228,7 +238,8 @@ def _prepare(
     parts = zip(
         *(t.unbind(0) for t in tensors), kernels, _unbound(weights, piece.count), strict=True
     )
-    return [_Stretch(*part) for part in parts], pending
+    ends = piece.position + piece.length == rule.chunk
+    return [_Stretch(*part, ends) for part in parts], pending
 
 
 def _kernel(rule: Rule, read: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
@@ -277,9 +288,9 @@ def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[
     """One stretch: gradients at `base`, then the reads of its tokens, then the carried matrices."""
     fronts = rule.memory.fronts
     us, inner, at_queries = _gradients(rule, x, base, carried)
-    write = _write(rule, x, us, (*[x.keys] * fronts, *inner), carried)
+    write = _write(rule, x, us, (*[x.keys] * fronts, *inner), base, carried)
     if rule.read_before:
-        write = ReadBefore(write, _as_read(rule, carried))
+        write = ReadBefore(write, _as_read(rule, base, carried))
     front = tuple(
         write.read(j, x.queries, plain, at_features=True) for j, plain in enumerate(at_queries)
     )
@@ -291,11 +302,14 @@ def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[
     return (y.roll(1, dims=1) if rule.read_before else y), write.end()
 
 
-def _as_read(rule: Rule, carried: Carried) -> Weights:
+def _as_read(rule: Rule, base: Weights, carried: Carried) -> Weights:
     """The memory itself, from what is carried."""
     if rule.ridge is not None:
         return (minimum(carried.weights[0], carried.momenta[0], rule.ridge),)
-    return carried.weights if rule.mapped is None else tuple(map(rule.mapped, carried.weights))
+    if rule.mapped is None:
+        return carried.weights
+    pairs = zip(carried.weights, base, strict=True)
+    return tuple(inside_chunk(rule.mapped, now, start, carried.kept) for now, start in pairs)
 
 
 def _gradients(
@@ -340,7 +354,9 @@ def _front(x: _Stretch, base: Weights, current: Weights) -> tuple[Weights, Weigh
     )
 
 
-def _write(rule: Rule, x: _Stretch, us: Weights, zs: Weights, carried: Carried) -> Write:
+def _write(
+    rule: Rule, x: _Stretch, us: Weights, zs: Weights, base: Weights, carried: Carried
+) -> Write:
     write: LinearWrite | OrthogonalWrite
     if isinstance(x.weights, LinearWeights):
         assert x.kernel is not None
@@ -355,6 +371,8 @@ def _write(rule: Rule, x: _Stretch, us: Weights, zs: Weights, carried: Carried) 
     else:
         assert rule.orthogonalise is not None
         write = OrthogonalWrite(rule.orthogonalise, x.weights, us, zs, carried)
+    if rule.mapped is not None and rule.linear_inside:
+        return ChunkEndWrite(write, rule.mapped, base, carried, x.ends)
     if rule.mapped is not None:
         return mapped_write(write, rule.mapped)
     if rule.shrink is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -74,6 +74,47 @@ def mapped_write(
     """What is written is an accumulator A, and token n reads mapped(A_n); A itself goes on."""
     made = tuple(mapped(write.every(j)) for j in range(len(write.us)))
     return MadeWrite(made, write.end())
+
+
+@dataclass(frozen=True)
+class ChunkEndWrite:
+    """An accumulator A that is mapped at chunk ends only (MIRAS section 5.4).
+
+    Inside a chunk that begins at A_0 the weights are linear: they start from mapped(A_0) and change
+    as A does, W_n = A_n + kept_n (mapped(A_0) - A_0). The token that ends a chunk reads mapped(A).
+    """
+
+    write: LinearWrite | OrthogonalWrite
+    mapped: Callable[[Tensor], Tensor]
+    base: Weights
+    carried: Carried
+    ends: bool
+
+    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+        """Fast weight j of every token applied to `z`."""
+        y = self.write.read(j, z, plain, at_features=at_features)
+        start = self.base[j]
+        y = y + self._kept(self.write.w.carry) * torch.bmm(z, (self.mapped(start) - start).mT)
+        if not self.ends:
+            return y
+        last = torch.bmm(z[:, -1:], self.mapped(self.write.end().weights[j]).mT)
+        return torch.cat([y[:, :-1], last], dim=1)
+
+    def end(self) -> Carried:
+        """The accumulator, and what is left of the chunk's start."""
+        return replace(self.write.end(), kept=self._kept(self.write.w.end_carry))
+
+    def _kept(self, carry: Tensor) -> Tensor:
+        return carry if self.carried.kept is None else self.carried.kept * carry
+
+
+def inside_chunk(
+    mapped: Callable[[Tensor], Tensor], now: Tensor, base: Tensor, kept: Tensor | None
+) -> Tensor:
+    """Weights of an accumulator `now` in a chunk that began at `base`."""
+    if kept is None:
+        return mapped(now)
+    return now + kept * (mapped(base) - base)
 
 
 def shrunk_write(

@@ -171,6 +171,15 @@ def _kept(layer: NeuralMemory, keep: Tensor, weights: tuple[Tensor, ...]) -> tup
     )
 
 
+def _read_now(
+    layer: NeuralMemory, case: Case, a: tuple[Tensor, ...], inside: tuple[Tensor, ...], t: int
+) -> tuple[Tensor, ...]:
+    """Weights that a read after `t` tokens finds; `inside` are those that are linear in a chunk."""
+    if layer.retention.applied == "chunk" and t % case.chunk:
+        return inside
+    return tuple(case.weights(layer.retention, w) for w in a)
+
+
 def _loop(layer: NeuralMemory, case: Case, x: Leaves) -> list[Tensor]:
     optimizer, target = layer.inner_optimizer, x.target(layer)
     a, s, outputs = x.weights, x.momentum, []
@@ -181,9 +190,9 @@ def _loop(layer: NeuralMemory, case: Case, x: Leaves) -> list[Tensor]:
                 a = tuple(w.expand(ROWS, *w.shape) for w in layer.memory.initial())
             if layer.retention.resets in ("momentum", "both"):
                 s = tuple(torch.zeros_like(m) for m in s)
-            base = tuple(case.weights(layer.retention, w) for w in a)
+            base = inside = tuple(case.weights(layer.retention, w) for w in a)
         if case.read == "before":
-            outputs.append(_output(tuple(case.weights(layer.retention, w) for w in a), x.q[:, t]))
+            outputs.append(_output(_read_now(layer, case, a, inside, t), x.q[:, t]))
         at = _kept(layer, keep, base) if optimizer.decayed else base
         at = tuple(w if w.requires_grad else w.requires_grad_() for w in at)
         total = torch.zeros((), dtype=torch.float64)
@@ -205,10 +214,13 @@ def _loop(layer: NeuralMemory, case: Case, x: Leaves) -> list[Tensor]:
                 write = tuple(theta * m + step * g for m, g in zip(s, gradients, strict=True))
         else:
             write = tuple(step * g for g in gradients)
-        a = tuple(w - u for w, u in zip(_kept(layer, keep, a), write, strict=True))
+        a, inside = (
+            tuple(w - u for w, u in zip(_kept(layer, keep, old), write, strict=True))
+            for old in (a, inside)
+        )
         a = tuple(case.shrink(w, step) for w in a)
         if case.read == "after":
-            outputs.append(_output(tuple(case.weights(layer.retention, w) for w in a), x.q[:, t]))
+            outputs.append(_output(_read_now(layer, case, a, inside, t + 1), x.q[:, t]))
     return [torch.stack(outputs, dim=1), *a, *(s if x.has_momentum else ())]
 
 
@@ -253,6 +265,7 @@ GD, DECAYED = (GradientDescent, {}), (GradientDescent, {"prediction": "decayed"}
 MOMENTUM, NESTEROV, MUON = (Momentum, {}), (Nesterov, {}), (Muon, {})
 BOTH = (ChannelRetention, {"side": "both"})
 KEYS, VALUES = (ChannelRetention, {}), (ChannelRetention, {"side": "value"})
+AT_ENDS = {"applied": "chunk"}
 SIMPLEX = (SimplexRetention, {})
 CASES = {
     "nesterov": Case(optimizer=NESTEROV, window=3),
@@ -288,6 +301,18 @@ CASES = {
     "simplex read before": Case("gated", retention=SIMPLEX, weights=_simplex, read="before"),
     "simplex muon": Case("mlp", MUON, SIMPLEX, weights=_simplex),
     "simplex centred": Case(retention=(SimplexRetention, {"centred": True}), weights=_simplex),
+    "simplex at chunk ends": Case(
+        "mlp", MOMENTUM, (SimplexRetention, AT_ENDS), window=2, weights=_simplex
+    ),
+    "simplex at chunk ends muon": Case(
+        "mlp", MUON, (SimplexRetention, AT_ENDS), weights=_simplex, read="before"
+    ),
+    "lq at chunk ends": Case(
+        retention=(LqRetention, AT_ENDS), weights=_lq(printed=False, q=4), chunk=1
+    ),
+    "bregman at chunk ends": Case(
+        retention=(BregmanSigmoid, AT_ENDS), weights=lambda _, a: 1 / (1 + torch.exp(-a))
+    ),
     "lq": Case(retention=(LqRetention, {}), weights=_lq(printed=False, q=4)),
     "lq mlp": Case("mlp", retention=(LqRetention, {"q": 3.0}), weights=_lq(printed=False, q=3)),
     "lq printed": Case(

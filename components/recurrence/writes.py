@@ -19,10 +19,14 @@ from ablate.components.recurrence.coefficients import LinearWeights, OrthogonalW
 
 @dataclass(frozen=True)
 class Carried:
-    """Fast weights and momenta, p o i each, from one stretch to the next."""
+    """Fast weights and momenta, p o i each, from one stretch to the next.
+
+    kept: share of the open chunk's first weights that is left, p 1 1, where that is asked for.
+    """
 
     weights: Weights
     momenta: Weights
+    kept: Tensor | None = None
 
 
 @runtime_checkable
