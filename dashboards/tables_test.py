@@ -15,7 +15,13 @@ import pyarrow.parquet
 import pytest
 
 from ablate.analysis.comparisons import compare
-from ablate.analysis.example_designs import factorial_study, size_study
+from ablate.analysis.example_designs import (
+    factorial_study,
+    search_study,
+    size_and_data_study,
+    size_study,
+    tuned_study,
+)
 from ablate.analysis.example_study import PRIMARY, example_study
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.published import load_published
@@ -146,6 +152,9 @@ def test_latex_compiles_with_every_section(tmp_path: Path) -> None:
         nasty_study(),
         dataclasses.replace(factorial_study(), claims=claims),
         size_study(),
+        size_and_data_study(),
+        tuned_study(),
+        search_study(),
     ]
     paper = load_published("atlas/table6")
     body = "".join(
