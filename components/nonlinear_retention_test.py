@@ -201,6 +201,7 @@ def test_tied_retention_keeps_at_least_its_floor() -> None:
         (lambda: TiedRetention(DIMS, floor=1.0), r"TiedRetention\.floor=1\.0: must be in \[0, 1\)"),
         (lambda: LqRetention(DIMS, q=1.5), r"LqRetention\.q=1\.5: must be >= 2"),
         (lambda: LqRetention(DIMS, form="both"), "must be one of corrected, printed"),
+        (lambda: LqRetention(DIMS, applied="end"), "applied='end': must be one of token, chunk"),
         (lambda: SoftThreshold(DIMS, threshold=-1.0), "threshold=-1.0: must be >= 0"),
         (lambda: ElasticNet(DIMS, sparsity=-1.0), "sparsity=-1.0: must be >= 0"),
         (lambda: ConstantRetention(DIMS, schedule="slow"), "must be one of retnet, alibi, learned"),

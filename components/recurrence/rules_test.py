@@ -174,7 +174,6 @@ def _kept(layer: NeuralMemory, keep: Tensor, weights: tuple[Tensor, ...]) -> tup
 def _read_now(
     layer: NeuralMemory, case: Case, a: tuple[Tensor, ...], inside: tuple[Tensor, ...], t: int
 ) -> tuple[Tensor, ...]:
-    """Weights that a read after `t` tokens finds; `inside` are those that are linear in a chunk."""
     if layer.retention.applied == "chunk" and t % case.chunk:
         return inside
     return tuple(case.weights(layer.retention, w) for w in a)

@@ -19,9 +19,8 @@ class MemoryState:
     value lies what the bias makes for its token. step: the decayed steps since the last
     orthogonalised write, None when every token writes. position: tokens already in the open chunk.
     said: what the last c-1 tokens left for the window's gates, if anything. tail: of the
-    convolution on further keys and values, where a token has some. kept: share of the base's weights
-    that is left inside an open chunk, for retentions that act at chunk ends. Tensors are float32 at
-    least.
+    convolution on further keys and values, where a token has some. kept: share of the base that is
+    left inside an open chunk, for retentions that act at chunk ends. Tensors are float32 at least.
     """
 
     weights: tuple[Float[Tensor, "b h _o _i"], ...]
