@@ -34,20 +34,30 @@ MOST_ON_FRONT = 8
 
 def cost_figures(results: StudyResults, comparisons: Comparisons) -> dict[str, go.Figure | None]:
     """Return the measure against each cost; None where fewer than two cells have the cost."""
-    return {name: _figure(results, comparisons, *cost) for name, cost in COSTS.items()}
+    return {
+        name: _figure(results, comparisons, field, _title(field, comparisons), spelt)
+        for name, (field, _, spelt) in COSTS.items()
+    }
+
+
+def _title(field: str, comparisons: Comparisons) -> str:
+    """Name a cost; time says how it is to be read where trials ran as lanes of a pack."""
+    title = next(title for name, title, _ in COSTS.values() if name == field)
+    words = comparisons.time_words if field == "seconds" else ""
+    return f"{title} ({words})" if words else title
 
 
 def fronts(results: StudyResults, comparisons: Comparisons) -> list[str]:
     """Return for each cost that differs between cells the cells on its Pareto front, in words."""
     found = []
-    for field, title, _ in COSTS.values():
+    for field, _, _ in COSTS.values():
         rows = _with_cost(comparisons, field)
         if len({getattr(row, field) for row in rows}) < 2:
             continue
         labels = [row.cell.label for row in _front(rows, field, results.goal)]
         rest = len(labels) - MOST_ON_FRONT
         shown = [*labels[:MOST_ON_FRONT], f"{rest} more"] if rest > 0 else labels
-        found.append(f"{title}: {listed(shown)}")
+        found.append(f"{_title(field, comparisons)}: {listed(shown)}")
     return found
 
 

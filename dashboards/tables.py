@@ -59,12 +59,13 @@ def columns(results: StudyResults, comparisons: Comparisons) -> tuple[Column, ..
 
 def cost_columns(comparisons: Comparisons) -> tuple[Column, ...]:
     """Return the columns of what a cell costs, those left out that are empty in every row."""
+    shared = f" ({comparisons.time_words})" if comparisons.time_words else ""
     found = (
         Column("parameters", lambda row: count(row.parameters)),
         Column("state", lambda row: size(row.state_bytes)),
         Column("FLOPs", lambda row: count(row.flops_per_token), per="token"),
-        Column("tokens", lambda row: count(row.tokens_per_second), per="s"),
-        Column("time", lambda row: duration(row.seconds), per="trial"),
+        Column("tokens", lambda row: count(row.tokens_per_second), per=f"s{shared}"),
+        Column("time", lambda row: duration(row.seconds), per=f"trial{shared}"),
     )
     return tuple(c for c in found if any(c.text(row) != DASH for row in comparisons.rows))
 

@@ -23,12 +23,14 @@ from ablate.analysis.example_designs import (
     tuned_study,
 )
 from ablate.analysis.example_study import PRIMARY, example_study
-from ablate.analysis.frame import StudyResults
+from ablate.analysis.frame import StudyResults, Trial
 from ablate.analysis.published import load_published
+from ablate.dashboards.cost_figures import fronts
 from ablate.dashboards.latex import escape
 from ablate.dashboards.report import report_bytes
 from ablate.dashboards.tables import (
     ablation_table,
+    cost_columns,
     csv_text,
     levels_table,
     parquet_bytes,
@@ -178,3 +180,30 @@ def test_a_study_without_any_result_is_still_a_table(table: Callable[[StudyResul
     )
     assert table(results).count("baseline") >= 1
     assert "nan" not in table(results)
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"),
+    [
+        (lambda trial: True, "share of a pack"),
+        (lambda trial: trial.seed == 0, "some packed, some alone: not comparable"),
+        (lambda trial: False, ""),
+    ],
+)
+def test_seconds_of_packed_trials_are_marked_where_they_stand(
+    packed: Callable[[Trial], bool], words: str
+) -> None:
+    results = example_study()
+    trials = tuple(
+        dataclasses.replace(trial, info={**trial.info, "lanes": 16}) if packed(trial) else trial
+        for trial in results.trials
+    )
+    results = dataclasses.replace(results, trials=trials)
+    comparisons = compare(results)
+    assert comparisons.time_words == words
+    per = {column.heading: column.per for column in cost_columns(comparisons)}
+    shared = f" ({words})" if words else ""
+    assert (per["tokens"], per["time"]) == (f"s{shared}", f"trial{shared}")
+    assert any(
+        text.startswith(f"seconds per trial{shared}: ") for text in fronts(results, comparisons)
+    )

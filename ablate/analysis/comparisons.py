@@ -31,7 +31,8 @@ class Row:
 
     `effect` is None for the reference itself and where there is nothing to compare with.
     `better` says whether the paired difference points in the direction of the goal, `older` how
-    many of its trials were made by older code and kept.
+    many of its trials were made by older code and kept, `lanes` how many trials shared a program
+    in the packs that its finished trials ran in, 1 for a trial that ran alone.
     """
 
     cell: Cell
@@ -51,6 +52,7 @@ class Row:
     peak_memory: float | None
     area: float | None
     older: int
+    lanes: tuple[int, ...] = ()
 
     @property
     def planned(self) -> int:
@@ -68,6 +70,14 @@ class Comparisons:
     def having(self, *verdicts: Verdict) -> tuple[Row, ...]:
         """Return the rows with one of `verdicts`, in plan order."""
         return tuple(row for row in self.rows if row.verdict in verdicts)
+
+    @property
+    def time_words(self) -> str:
+        """How seconds and tokens per second are to be read; empty if every trial ran alone."""
+        packed = {lanes > 1 for row in self.rows for lanes in row.lanes}
+        if packed == {True}:
+            return "share of a pack"
+        return "some packed, some alone: not comparable" if True in packed else ""
 
     @property
     def pairs(self) -> tuple[int, ...]:
@@ -148,6 +158,7 @@ def _row(results: StudyResults, cell: Cell, span: tuple[float, float] | None) ->
         peak_memory=_mean(trial.summary.get("peak_memory_bytes") for trial in done),
         area=_area(results, cell, span),
         older=sum(trial.older_code for trial in trials),
+        lanes=tuple(sorted({int(trial.info.get("lanes") or 1) for trial in done})),
     )
 
 
