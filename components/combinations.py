@@ -129,7 +129,7 @@ def _check_retention(
     width = shapes[0][1]
     if retention.side == "value" and deep:
         raise ValueError(f"retention={name}.side=value with a deep memory: it has side key only")
-    if retention.side == "both" and (deep or window.length > 1 or optimizer.has_momentum):
+    if retention.side == "both" and (deep or window.length != 1 or optimizer.has_momentum):
         raise ValueError(
             f"retention={name}.side=both needs one matrix, window.length 1 and no momentum: its "
             "decays do not factor otherwise; choose side key or value"

@@ -122,6 +122,9 @@ class ExponentialMemory(MemoryLayer[KernelState]):
             exponential map.
     """
 
+    window: OmegaWindow
+    feature_map: Exponential
+
     def __init__(
         self,
         dims: Dims,

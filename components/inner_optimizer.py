@@ -77,6 +77,23 @@ class InnerOptimizer(nn.Module):
         return keep, gamma
 
 
+ALIKE = Limit(
+    "what never decays is predicted alike",
+    {"prediction": "decayed"},
+    {"inner_optimizer.prediction": "undecayed"},
+    given={"retention": "none", "memory": "matrix", "window.length": 1},
+)
+HALF_OPEN = Limit(
+    "a gate that is always half open is half a constant step",
+    {"gated": False, "lr_max": 0.1},
+    {"inner_optimizer.gated": True, "inner_optimizer.lr_max": 0.2},
+    held={
+        "inner_optimizer.lr.project.weight": 0.0,
+        "inner_optimizer.lr.offset": 0.0,
+    },
+)
+
+
 class GradientDescent(InnerOptimizer):
     """No momentum: M_n = alpha_n M_{n-1} - lr_n G_n.
 
@@ -92,23 +109,7 @@ class GradientDescent(InnerOptimizer):
     """
 
     source: ClassVar[str] = "Atlas Eq. 10 (OmegaNet); MIRAS Table 1 (decayed: Gated DeltaNet)"
-    limits: ClassVar[tuple[Limit, ...]] = (
-        Limit(
-            "what never decays is predicted alike",
-            {"prediction": "decayed"},
-            {"inner_optimizer.prediction": "undecayed"},
-            given={"retention": "none", "memory": "matrix", "window.length": 1},
-        ),
-        Limit(
-            "a gate that is always half open is half a constant step",
-            {"gated": False, "lr_max": 0.1},
-            {"inner_optimizer.gated": True, "inner_optimizer.lr_max": 0.2},
-            held={
-                "inner_optimizer.lr.project.weight": 0.0,
-                "inner_optimizer.lr.offset": 0.0,
-            },
-        ),
-    )
+    limits: ClassVar[tuple[Limit, ...]] = (ALIKE, HALF_OPEN)
     has_momentum: ClassVar[bool] = False
 
     def __init__(
@@ -144,6 +145,7 @@ class ImplicitGradientDescent(GradientDescent):
     """
 
     source: ClassVar[str] = "Liu et al. 2024 (Longhorn); Atlas Table 1; MIRAS Table 1"
+    limits: ClassVar[tuple[Limit, ...]] = (ALIKE,)
     implicit: ClassVar[bool] = True
 
     def __init__(self, dims: Dims, *, lr_max: float = 1.0, prediction: str = "decayed") -> None:

@@ -56,6 +56,8 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             memory built for another feature width.
     """
 
+    chunk: int
+
     def __init__(
         self,
         dims: Dims,

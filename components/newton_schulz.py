@@ -73,7 +73,8 @@ def _in_cache(of: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _norms(s: Tensor) -> Tensor:
-    return s.flatten(1).norm(dim=1)[:, None, None]
+    norms: Tensor = s.flatten(1).norm(dim=1)
+    return norms[:, None, None]
 
 
 class _Orthogonalise(torch.autograd.Function):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ablate.components.bias import Dot
 from ablate.components.dims import Dims
-from ablate.components.memory import MatrixMemory
+from ablate.components.memory import MatrixMemory, Memory
 from ablate.components.memory_layer import check_widths, wide_numbers
 from ablate.components.recurrence.chunked import Rule, run_chunked
 from ablate.components.recurrence.coefficients import Gates
@@ -133,8 +133,9 @@ class SlotAttention(nn.Module):
 
 def _rule(dims: Dims, side: str) -> Rule:
     """One matrix that sums outer products and decays by channels of one side."""
+    memory: Memory = MatrixMemory(dims, dims.key, learned_initial=False)  # type: ignore[assignment]
     return Rule(
-        memory=MatrixMemory(dims, dims.key, learned_initial=False),
+        memory=memory,
         features=_same,
         error=Dot(dims),
         chunk=CHUNK,

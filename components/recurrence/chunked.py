@@ -235,11 +235,10 @@ def _prepare(
         pending = weights.pending[-1]
     tensors = (raw_keys, raw_queries, features, *split, _sources(values, piece, halo))
     tensors = (*tensors, _pieces(gates.keep, piece), _pieces(gates.lr, piece))
-    parts = zip(
-        *(t.unbind(0) for t in tensors), kernels, _unbound(weights, piece.count), strict=True
-    )
-    ends = piece.position + piece.length == rule.chunk
-    return [_Stretch(*part, ends) for part in parts], pending
+    ends = [piece.position + piece.length == rule.chunk] * piece.count
+    unbound = _unbound(weights, piece.count)
+    parts = zip(*(t.unbind(0) for t in tensors), kernels, unbound, ends, strict=True)
+    return [_Stretch(*part) for part in parts], pending
 
 
 def _kernel(rule: Rule, read: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
