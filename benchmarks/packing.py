@@ -94,7 +94,7 @@ def _stream(seed: int) -> Callable[[str], np.random.Generator]:
 def sequence_model(preset: str, shape: tuple[int, int, int], rounds: int) -> Result:
     """Steps of a sequence model on MQAR, as `ablate.trial.train` takes them."""
     dim, batch, length = shape
-    args = {"vocab": 64, "length": length, "pairs": 4, "batch": batch, "tokens": 10**6}
+    args = {"vocab": 128, "length": length, "pairs": 4, "batch": batch, "tokens": 10**6}
     task = cast(SequenceTask, make_task("mqar", args))
     model = compose_model(preset)
     for key, value in (("backbone.dim", dim), ("backbone.heads", dim // 16)):

@@ -111,7 +111,7 @@ class ModelLanes:
         named.sort(key=lambda pair: pair[1].ndim < 2)
         self._shapes = {name: parameter.shape for name, parameter in named}
         self._decaying = sum(p.numel() for _, p in named if p.ndim >= 2)
-        parameters, buffers = stack_module_state([loop.model for loop in loops])  # type: ignore[arg-type]
+        parameters, buffers = stack_module_state([loop.model for loop in loops])
         self._fixed = buffers | {
             name: value for name, value in parameters.items() if name not in self._shapes
         }

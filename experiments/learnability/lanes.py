@@ -119,5 +119,5 @@ class MLPLanes:
         The layer's gradient is not needed yet, and lends its memory.
         """
         room = self._gradients[layer]
-        product = torch.mul(self._layers[layer], vectors, out=room).sum(dim)
+        product: Tensor = torch.mul(self._layers[layer], vectors, out=room).sum(dim)
         return product if self._share is None else product.mul_(self._share)
