@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
+OVERDUE = 0.2
+"""Of what it has taken so far: the least that a running trial is thought to take yet."""
+
 
 def cell_of(trial_id: str) -> str:
     """Return the cell of a trial: its id without the seed."""
@@ -69,8 +72,9 @@ class Pace:
         if mean is None:
             return None
         spent = [now - began for began in self._began.values()]
+        # One that takes longer than expected will take a while yet.
         rest = sum(
-            max(0.0, (mean if one is None else one) - gone)
+            max(OVERDUE * gone, (mean if one is None else one) - gone)
             for one, gone in zip(open_, spent, strict=True)
         )
         waiting = max(0, self._todo - ended - len(self._began))
