@@ -239,6 +239,7 @@ class MLPMemory(nn.Module):
         residual: add the raw key.
         norm: layer norm of what is added to it (MIRAS: k + LN(W1 ...)), with a learned gain and
             offset for each head.
+        learned_initial: learn the weights that a sequence starts from; else they stay as drawn.
 
     Raises:
         ValueError: `expansion` < 1, `layers` < 1, or a residual between unequal widths.
@@ -274,6 +275,7 @@ class MLPMemory(nn.Module):
         layers: int = 2,
         residual: bool = True,
         norm: bool = False,
+        learned_initial: bool = True,
     ) -> None:
         super().__init__()
         hidden = _hidden("MLPMemory", dims, expansion)
@@ -284,7 +286,8 @@ class MLPMemory(nn.Module):
         self.shapes = tuple((widths[j + 1], widths[j]) for j in range(layers))
         self.names = tuple(f"w{layers - j}" for j in range(layers))
         for name, shape in zip(self.names, self.shapes, strict=True):
-            self.register_parameter(name, nn.Parameter(torch.empty(dims.heads, *shape)))
+            weight = torch.empty(dims.heads, *shape)
+            self.register_parameter(name, nn.Parameter(weight, requires_grad=learned_initial))
 
     def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
         """Draw the initial weights: W1 small but not zero, or the others would get no gradient."""
@@ -333,6 +336,7 @@ class GatedMLPMemory(nn.Module):
             make a state of the same size.
         residual: add the raw key, which must be as wide as the value.
         norm: layer norm of what is added to it, with a learned gain and offset for each head.
+        learned_initial: learn the weights that a sequence starts from; else they stay as drawn.
 
     Raises:
         ValueError: `expansion` < 1, or a residual between unequal key and value widths.
@@ -351,13 +355,15 @@ class GatedMLPMemory(nn.Module):
         expansion: int = 4,
         residual: bool = True,
         norm: bool = False,
+        learned_initial: bool = True,
     ) -> None:
         super().__init__()
         hidden = _hidden("GatedMLPMemory", dims, expansion)
         self.output = Output("GatedMLPMemory", dims, residual=residual, norm=norm)
         self.shapes = ((hidden, feature_width), (hidden, feature_width), (dims.value, hidden))
         self.w2, self.w3, self.w1 = (
-            nn.Parameter(torch.empty(dims.heads, *shape)) for shape in self.shapes
+            nn.Parameter(torch.empty(dims.heads, *shape), requires_grad=learned_initial)
+            for shape in self.shapes
         )
 
     def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:

@@ -126,3 +126,14 @@ def test_an_expansion_below_one_is_refused() -> None:
         MLPMemory(DIMS, 7, expansion=0)
     with pytest.raises(ValueError, match="layers=0: must be a whole number >= 1"):
         MLPMemory(DIMS, 7, layers=0)
+
+
+@pytest.mark.parametrize("kind", [MLPMemory, GatedMLPMemory])
+def test_a_deep_start_may_stay_as_drawn(kind: type[MLPMemory] | type[GatedMLPMemory]) -> None:
+    learned, fixed = (kind(DIMS, 4, learned_initial=learned) for learned in (True, False))
+    for one in (learned, fixed):
+        one.init_weights(lambda _: torch.Generator().manual_seed(1))
+    assert all(w.requires_grad for w in learned.initial())
+    assert not any(w.requires_grad for w in fixed.initial())
+    for mine, theirs in zip(learned.initial(), fixed.initial(), strict=True):
+        assert torch.equal(mine, theirs)

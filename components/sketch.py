@@ -63,7 +63,7 @@ class PolySketch(nn.Module):
         """The projections, from the keys up, each of sketches of one degree."""
         return [self.get_parameter(f"level{place}") for place in range(self.depth)]
 
-    def half(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p r"]:
+    def sketched(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p r"]:
         """S(x) of half the degree."""
         parts = x.unsqueeze(-2)  # sketches of one degree side by side
         for level in self.levels:
@@ -74,5 +74,5 @@ class PolySketch(nn.Module):
 
     def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p f"]:
         """S(x) (x) S(x)."""
-        half = self.half(x)
+        half = self.sketched(x)
         return (half.unsqueeze(-1) * half.unsqueeze(-2)).flatten(-2)

@@ -43,7 +43,7 @@ def test_sketches_are_unbiased_and_their_error_falls_as_they_grow(degree: int) -
     spread = []
     for sketch in (32, 256):
         drawn = [make(seed, degree=degree, sketch=sketch) for seed in range(300)]
-        halves = torch.stack([(one.half(q) * one.half(k)).sum(-1) for one in drawn])
+        halves = torch.stack([(one.sketched(q) * one.sketched(k)).sum(-1) for one in drawn])
         error = (halves.mean(0) - want).abs()
         assert (error < 5 * halves.std(0) / 300**0.5).all()
         spread.append(halves.var(0).mean())
