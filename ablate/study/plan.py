@@ -99,13 +99,13 @@ class Plan:
         total = None
         if known and (self.search or len(known) == len(seconds)):
             total = sum(known) / len(known) * self.size
-        sources = [cell.cost.time_from for cell in self.cells if cell.cost.time_from] or [None]
+        sources = [cell.cost.time_from for cell in self.cells if cell.cost.time_from]
         return {
             "trial_seconds": total,
             "hours": None if total is None else total / 3600,
             "gpu_hours": None if total is None else total / 3600 * self.resources["gpus"],
             "disk_bytes": round(self.bytes_per_trial * self.size),
-            "time_from": "estimate" if "estimate" in sources else sources[0],
+            "time_from": "estimate" if "estimate" in sources else next(iter(sources), None),
         }
 
     def to_json(self) -> dict[str, Any]:
