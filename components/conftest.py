@@ -26,12 +26,12 @@ from ablate.components.memory import (
     MatrixMemory,
     MLPMemory,
     Output,
-    VectorMemory,
 )
 from ablate.components.multi_step import MultiStepGradientDescent
 from ablate.components.neural_memory import NeuralMemory
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.retention import Retention, ScalarRetention
+from ablate.components.vector_memory import VectorMemory
 from ablate.components.window import OmegaWindow
 
 MakeLayer = Callable[..., NeuralMemory]

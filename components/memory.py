@@ -195,35 +195,6 @@ class MatrixMemory(nn.Module):
         return (self.output.gradient(front[0], raw, error),), ()
 
 
-class VectorMemory(MatrixMemory):
-    """One vector: M(k) = w s(k) with one number s(k) = p . phi(k) of each key, p learned.
-
-    With the dot bias this is the linear recurrence with a vector for a state,
-    w_n = a_n w_{n-1} + lr v_n s(k_n).
-
-    Args:
-        dims: widths.
-        feature_width: width of phi.
-        learned_initial: learn the vector that a sequence starts from; else it starts at zero.
-    """
-
-    source: ClassVar[str] = "Atlas Eq. 2 with n = 1; MIRAS section 4 (vector)"
-
-    def __init__(self, dims: Dims, feature_width: int, *, learned_initial: bool = True) -> None:
-        super().__init__(dims, 1, learned_initial=learned_initial)
-        self.takes = feature_width
-        self.probe = nn.Parameter(torch.empty(feature_width))
-
-    def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
-        """Draw the initial vector, and a probe that gives unit keys numbers of variance 1."""
-        super().init_weights(stream)
-        nn.init.normal_(self.probe, generator=stream("probe"))
-
-    def features(self, phi: Float[Tensor, "*p f"]) -> Float[Tensor, "*p 1"]:
-        """s(k), what the vector is multiplied by."""
-        return (phi @ self.probe.to(phi.dtype)).unsqueeze(-1)
-
-
 class MLPMemory(nn.Module):
     """Layers of GELU: M(k) = k + W1 GELU(W2 phi(k)) for two; the fast weights are (W2, W1).
 

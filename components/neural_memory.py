@@ -16,7 +16,7 @@ from ablate.components.bias import L2, Bias
 from ablate.components.combinations import check_combination, check_steps, is_plain_matrix
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
-from ablate.components.memory import Memory, VectorMemory, Weights
+from ablate.components.memory import Memory, Weights
 from ablate.components.memory_layer import MemoryLayer, Window, wide_numbers
 from ablate.components.multi_step import MultiStepGradientDescent, interleave
 from ablate.components.newton_schulz import NewtonSchulz
@@ -26,6 +26,7 @@ from ablate.components.recurrence.mapped import inside_chunk, minimum
 from ablate.components.recurrence.state import MemoryState
 from ablate.components.recurrence.writes import Carried
 from ablate.components.retention import Retention
+from ablate.components.vector_memory import VectorMemory
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
-"""Recurrent networks whose state is one vector: the linear recurrent unit, and the LSTM.
+"""Memories that are one vector: of the key-value kind, the linear recurrent unit, and the LSTM.
 
-The history that matrix memories come from (Atlas section 1, MIRAS section 1), in the same block:
-they read the value projection alone and answer for each head.
+The last two are the history that matrix memories come from (Atlas section 1, MIRAS section 1), in
+the same block: they read the value projection alone and answer for each head.
 """
 
 from __future__ import annotations
@@ -15,9 +15,39 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ablate.components.dims import Dims
+from ablate.components.memory import MatrixMemory
 from ablate.components.memory_layer import wide_numbers
 
 CHUNK = 32  # tokens of one matrix product; no result depends on it
+
+
+class VectorMemory(MatrixMemory):
+    """One vector: M(k) = w s(k) with one number s(k) = p . phi(k) of each key, p learned.
+
+    With the dot bias this is the linear recurrence with a vector for a state,
+    w_n = a_n w_{n-1} + lr v_n s(k_n).
+
+    Args:
+        dims: widths.
+        feature_width: width of phi.
+        learned_initial: learn the vector that a sequence starts from; else it starts at zero.
+    """
+
+    source: ClassVar[str] = "Atlas Eq. 2 with n = 1; MIRAS section 4 (vector)"
+
+    def __init__(self, dims: Dims, feature_width: int, *, learned_initial: bool = True) -> None:
+        super().__init__(dims, 1, learned_initial=learned_initial)
+        self.takes = feature_width
+        self.probe = nn.Parameter(torch.empty(feature_width))
+
+    def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
+        """Draw the initial vector, and a probe that gives unit keys numbers of variance 1."""
+        super().init_weights(stream)
+        nn.init.normal_(self.probe, generator=stream("probe"))
+
+    def features(self, phi: Float[Tensor, "*p f"]) -> Float[Tensor, "*p 1"]:
+        """s(k), what the vector is multiplied by."""
+        return (phi @ self.probe.to(phi.dtype)).unsqueeze(-1)
 
 
 class UnitState(NamedTuple):
