@@ -102,7 +102,7 @@ class MLPLanes:
             inputs.append(gelu(sums[-1]))
         error = self._product(last, inputs[-1][:, None, :], dim=2).sub_(target)
         scale = torch.linalg.vecdot(target, target)
-        loss = torch.linalg.vecdot(error, error).div_(scale)
+        loss: Tensor = torch.linalg.vecdot(error, error).div_(scale)
         delta = error.mul_((2 / scale)[:, None])
         for layer in range(last, -1, -1):
             column = delta[:, :, None]
