@@ -132,6 +132,7 @@ class ScalarRetention(Retention):
     """
 
     principal: ClassVar[str | None] = "init"
+    starts: ClassVar[tuple[str, ...]] = ("init",)
     source: ClassVar[str] = "Atlas Eq. 10 and 32; Titans Eq. 13"
     limits: ClassVar[tuple[Limit, ...]] = (
         Limit(
@@ -197,6 +198,7 @@ class ChannelRetention(Retention):
     """
 
     principal: ClassVar[str | None] = "rank"
+    starts: ClassVar[tuple[str, ...]] = ("init",)
     source: ClassVar[str] = (
         "Yang et al. 2024 (GLA) section 4.4; MIRAS section 5.4; RWKV-7; Mao 2022 (both sides)"
     )

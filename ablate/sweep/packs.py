@@ -69,7 +69,7 @@ class Packer:
             lanes = min(most_lanes(group[0]), math.ceil(len(group) / self.workers))
         if lanes < 2:
             return [[spec] for spec in group]
-        if why := why_alone(group[0]):
+        if why := why_alone(group):
             cells = ", ".join(dict.fromkeys(spec["cell"] for spec in group))
             self.notes.append(f"packing: {len(group)} trials of {cells} run alone: {why}")
             return [[spec] for spec in group]

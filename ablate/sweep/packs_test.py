@@ -78,6 +78,16 @@ def test_rates_and_seeds_share_a_program_and_all_else_does_not() -> None:
         assert shape_of({**one, **reason}) is None
 
 
+def test_what_only_sets_initial_values_shares_a_program() -> None:
+    one, other, third = model(0), model(1), model(1)
+    one["config"]["model"]["retention"] = {**other["config"]["model"]["retention"], "init": 1.0}
+    assert shape_of(one) == shape_of(other)
+    assert why_alone([one, other]) is None
+    third["config"]["model"]["inner_optimizer"]["lr_max"] = 0.01
+    assert shape_of(third) != shape_of(other)
+    assert "gradient" in (why_alone([other, third]) or "")
+
+
 def test_a_trial_with_a_checkpoint_goes_on_alone(tmp_path: Any) -> None:
     spec = {**model(0), "files": {"study": str(tmp_path), "attempt": 2, "checkpoint": {}}}
     assert shape_of(spec) == shape_of(model(0))
@@ -90,7 +100,7 @@ def test_models_that_vmap_cannot_map_run_alone_and_it_is_said(
 ) -> None:
     from ablate.components.neural_memory import NeuralMemory
 
-    assert why_alone(model(0)) is None
+    assert why_alone([model(0), model(1)]) is None
     forward = NeuralMemory.forward
 
     def looks(self: Any, q: Any, *rest: Any, **more: Any) -> Any:

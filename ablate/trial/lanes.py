@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import PackableTask, SequenceTask
 from ablate.trial.build import build_model
+from ablate.trial.space import target_class
 from ablate.trial.train import token_loss
 
 RATES = ("lr", "weight_decay", "warmup", "clip", "beta1", "beta2")
@@ -46,8 +48,21 @@ def shape_of(spec: dict[str, Any]) -> str | None:
         shared |= {"task": task.name, "learner": task.pack_key()}
     else:
         train = {key: v for key, v in (config.get("train") or {}).items() if key not in RATES}
-        shared |= {"model": config["model"], "task": config["task"], "train": train}
+        model = _without_starts(config["model"], tuple(spec.get("allow") or ()))
+        shared |= {"model": model, "task": config["task"], "train": train}
     return json.dumps(shared, sort_keys=True, default=str)
+
+
+def _without_starts(model: dict[str, Any], allow: tuple[str, ...]) -> dict[str, Any]:
+    """The model without what its components name in ``starts``: such options set initial values
+    and nothing else, so lanes may differ in them."""
+    found = {}
+    for axis, part in model.items():
+        if isinstance(part, dict) and "_target_" in part:
+            starts = getattr(target_class(part["_target_"], allow=allow), "starts", ())
+            part = {key: value for key, value in part.items() if key not in starts}
+        found[axis] = part
+    return found
 
 
 def most_lanes(spec: dict[str, Any]) -> int:
@@ -93,13 +108,14 @@ def _count(cpus: str) -> int:
     return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
 
-def why_alone(spec: dict[str, Any]) -> str | None:
-    """Why models of this shape cannot be lanes, in a few words; None if they can.
+def why_alone(specs: Sequence[dict[str, Any]]) -> str | None:
+    """Why models of one shape cannot be lanes, in a few words; None if they can.
 
-    Two small lanes are differentiated as a pack and each alone, on the trial's kind of device where
-    there is one here: a component may do what `torch.func.vmap` cannot map, or have a mapping rule
-    that is wrong.
+    The first and the last are differentiated as a pack and each alone, on the trial's kind of
+    device where there is one here: a component may do what `torch.func.vmap` cannot map, or have a
+    mapping rule that is wrong.
     """
+    spec = specs[0]
     config = spec["config"]
     if config.get("model") is None:
         return None
@@ -108,8 +124,8 @@ def why_alone(spec: dict[str, Any]) -> str | None:
     gpus = float((spec.get("resources") or {}).get("gpus") or 0)
     device = "cuda" if gpus and torch.cuda.is_available() else "cpu"
     models = [
-        build_model(config["model"], task.vocab, seed=seed, device=device, allow=allow)
-        for seed in (0, 1)
+        build_model(one["config"]["model"], task.vocab, seed=seed, device=device, allow=allow)
+        for seed, one in enumerate((specs[0], specs[-1]))
     ]
     length = min(LENGTH, task.context)
     tokens = torch.arange(2 * (length + 1), device=device).reshape(2, 1, -1) % task.vocab
