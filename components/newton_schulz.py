@@ -49,9 +49,9 @@ def _iterate(x: Tensor, schedule: Schedule) -> Tensor:
     return x
 
 
-def _iterate_dual(x: Tensor, d: Tensor, schedule: Schedule) -> Tensor:
-    """Derivative of `_iterate` at x in direction d, by carrying (x, d) through the same loop."""
-    for step, (a, b, c) in enumerate(schedule):
+def _iterate_dual(x: Tensor, d: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+    """`_iterate` at x, and its derivative in direction d, by carrying both through the loop."""
+    for a, b, c in schedule:
         gram, cross = torch.bmm(x, x.mT), torch.bmm(d, x.mT)
         d_gram = cross + cross.mT
         if c:
@@ -61,9 +61,8 @@ def _iterate_dual(x: Tensor, d: Tensor, schedule: Schedule) -> Tensor:
         else:
             poly, d_poly = b * gram, b * d_gram
         d = torch.baddbmm(torch.baddbmm(d, poly, d, beta=a), d_poly, x)
-        if step + 1 < len(schedule):
-            x = torch.baddbmm(x, poly, x, beta=a)
-    return d
+        x = torch.baddbmm(x, poly, x, beta=a)
+    return x, d
 
 
 def _in_cache(of: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -77,13 +76,42 @@ def _norms(s: Tensor) -> Tensor:
     return norms[:, None, None]
 
 
-class _Orthogonalise(torch.autograd.Function):
-    """Works on matrices with at most as many rows as columns."""
+def iterate(s: Float[Tensor, "*p o i"], schedule: Schedule, eps: float) -> Tensor:
+    """NS of every matrix in `s`, outside of autograd; without steps, `s` itself."""
+    if not schedule:
+        return s
+    if s.shape[-2] > s.shape[-1]:
+        return iterate(s.mT, schedule, eps).mT
+    flat = s.reshape(-1, *s.shape[-2:])
+    done = [_iterate(x / (n + eps), schedule) for x, n in _in_cache(flat, _norms(flat))]
+    return torch.cat(done).reshape(s.shape)
 
+
+def derivative(
+    s: Float[Tensor, "*p o i"], direction: Float[Tensor, "*p o i"], schedule: Schedule, eps: float
+) -> tuple[Tensor, Tensor]:
+    """NS of every matrix in `s`, and its derivative at `s`, which is self-adjoint."""
+    if not schedule:
+        return s, direction
+    if s.shape[-2] > s.shape[-1]:
+        made, h = derivative(s.mT, direction.mT, schedule, eps)
+        return made.mT, h.mT
+    flat = s.reshape(-1, *s.shape[-2:])
+    done, slopes = [], []
+    for x, n, d in _in_cache(flat, _norms(flat), direction.reshape(flat.shape)):
+        scale = n + eps
+        made, d = _iterate_dual(x / scale, d, schedule)
+        # The norm's own share; a zero matrix has none, and its norm no derivative.
+        along = (d * x).sum((1, 2), keepdim=True) / (scale * n).masked_fill(n == 0, torch.inf)
+        done.append(made)
+        slopes.append(torch.addcmul(d, along, x, value=-1) / scale)
+    return torch.cat(done).reshape(s.shape), torch.cat(slopes).reshape(s.shape)
+
+
+class _Orthogonalise(torch.autograd.Function):
     @staticmethod
     def forward(s: Tensor, schedule: Schedule, eps: float) -> Tensor:
-        done = [_iterate(x / (n + eps), schedule) for x, n in _in_cache(s, _norms(s))]
-        return torch.cat(done)
+        return iterate(s, schedule, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Schedule, float], output: Tensor) -> None:
@@ -94,22 +122,13 @@ class _Orthogonalise(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], s: Tensor, schedule: Schedule, eps: float
     ) -> tuple[Tensor, int]:
-        lanes = s.movedim(in_dims[0], 0)
-        flat = lanes.flatten(0, 1)
-        out: Tensor = _Orthogonalise.apply(flat, schedule, eps)  # type: ignore[no-untyped-call]
-        return out.unflatten(0, lanes.shape[:2]), 0
+        out: Tensor = _Orthogonalise.apply(s.movedim(in_dims[0], 0), schedule, eps)  # type: ignore[no-untyped-call]
+        return out, 0
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (s,) = ctx.saved_tensors
-        done = []
-        for x, n, d in _in_cache(s, _norms(s), grads[0]):
-            scale = n + ctx.eps
-            d = _iterate_dual(x / scale, d, ctx.schedule)
-            # The norm's own share; a zero matrix has none, and its norm no derivative.
-            along = (d * x).sum((1, 2), keepdim=True) / (scale * n).masked_fill(n == 0, torch.inf)
-            done.append(torch.addcmul(d, along, x, value=-1) / scale)
-        return torch.cat(done), None, None
+        return derivative(s, grads[0], ctx.schedule, ctx.eps)[1], None, None
 
 
 def orthogonalise(
@@ -122,12 +141,13 @@ def orthogonalise(
     """Apply `steps` Newton-Schulz steps to every matrix in `s`; no steps leave `s` as it is."""
     if steps == 0:
         return s
-    if s.shape[-2] > s.shape[-1]:
-        return orthogonalise(s.mT, steps=steps, coefficients=coefficients, eps=eps).mT
-    flat = s.reshape(-1, *s.shape[-2:])
-    schedule = tuple(coefficients[min(i, len(coefficients) - 1)] for i in range(steps))
-    out: Tensor = _Orthogonalise.apply(flat, schedule, eps)  # type: ignore[no-untyped-call]
-    return out.reshape(s.shape)
+    out: Tensor = _Orthogonalise.apply(s, schedule_of(coefficients, steps), eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def schedule_of(coefficients: Schedule, steps: int) -> Schedule:
+    """The coefficients of each of `steps` steps; the last ones given repeat."""
+    return tuple(coefficients[min(i, len(coefficients) - 1)] for i in range(steps))
 
 
 class NewtonSchulz(nn.Module):
@@ -238,9 +258,18 @@ class NewtonSchulz(nn.Module):
     def forward(self, s: Float[Tensor, "*p o i"]) -> Float[Tensor, "*p o i"]:
         """Orthogonalise every matrix in `s`."""
         y = orthogonalise(s, steps=self.steps, coefficients=self.coefficients, eps=self.eps)
-        return y * self._size(*s.shape[-2:]) if self.steps and self.scale != "none" else y
+        size = self.size(*s.shape[-2:])
+        return y if size == 1.0 else y * size
 
-    def _size(self, rows: int, columns: int) -> float:
+    @property
+    def schedule(self) -> Schedule:
+        """(a, b, c) of each step."""
+        return schedule_of(self.coefficients, self.steps)
+
+    def size(self, rows: int, columns: int) -> float:
+        """What the orthogonalised matrix is multiplied by."""
+        if self.steps == 0 or self.scale == "none":
+            return 1.0
         if self.scale == "shape":
             return math.sqrt(max(1.0, rows / columns))
         return 0.2 * math.sqrt(max(rows, columns))

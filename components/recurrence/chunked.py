@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.memory import Memory, Weights
+from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.recurrence.channels import (
     BothWrite,
     ChannelWrite,
@@ -74,7 +75,7 @@ class Rule:
     window: int
     momentum: bool
     step_inside: bool
-    orthogonalise: Callable[[Tensor], Tensor] | None = None
+    orthogonalise: NewtonSchulz | None = None
     group: int = 1
     nesterov: bool = False
     implicit: bool = False

@@ -6,7 +6,6 @@ matrices: a read is an attention over the sources. Orthogonalised, each write is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +13,8 @@ import torch
 from torch import Tensor
 
 from ablate.components.memory import Weights
+from ablate.components.newton_schulz import NewtonSchulz
+from ablate.components.orthogonal_sums import orthogonal_sums
 from ablate.components.recurrence.coefficients import LinearWeights, OrthogonalWeights
 
 
@@ -103,38 +104,25 @@ class OrthogonalWrite:
     """Each write is the orthogonalised momentum of its token."""
 
     def __init__(
-        self,
-        orthogonalise: Callable[[Tensor], Tensor],
-        w: OrthogonalWeights,
-        us: Weights,
-        zs: Weights,
-        carried: Carried,
+        self, ns: NewtonSchulz, w: OrthogonalWeights, us: Weights, zs: Weights, carried: Carried
     ) -> None:
-        self.w, self.us, self.carried = w, us, carried
+        self.ns, self.w, self.us, self.zs, self.carried = ns, w, us, zs, carried
         self.momenta = carried_momenta(w, us, zs, carried)
-        self.made: Weights = ()  # p w o i
-        if w.write is not None:
-            rows = zip(carried.momenta, us, zs, strict=True)
-            self.made = tuple(orthogonalise(_momentum_at_writes(w, *row)) for row in rows)
+        self._ends: dict[int, Tensor] = {}
 
     def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
         """carry W z - sum_w write[n, w] NS(S_w) z."""
         y = self.w.carry * plain
         if self.w.write is None:
             return y
-        made = self.made[j]
-        each = torch.bmm(z, made.flatten(1, 2).mT).unflatten(-1, made.shape[1:3])  # p n w o
-        written: Tensor = (self.w.write.unsqueeze(-1) * each).sum(2)
+        written, self._ends[j] = self._sums(j, z, self.w.write)
         return y - written
 
     def end(self) -> Carried:
         """The same sum with the last token's weights, as matrices."""
         weights = tuple(self.w.end_carry * w for w in self.carried.weights)
-        if self.w.end_write is not None:
-            weights = tuple(
-                w - torch.bmm(self.w.end_write, made.flatten(2)).view_as(w)
-                for w, made in zip(weights, self.made, strict=True)
-            )
+        if self.w.write is not None:
+            weights = tuple(w - self._end(j) for j, w in enumerate(weights))
         return Carried(weights, self.momenta)
 
     def every(self, j: int) -> Tensor:
@@ -142,7 +130,28 @@ class OrthogonalWrite:
         kept: Tensor = self.w.carry.unsqueeze(-1) * self.carried.weights[j].unsqueeze(1)
         if self.w.write is None:
             return kept
-        return kept - torch.bmm(self.w.write, self.made[j].flatten(2)).view_as(kept)
+        made = self.ns(_momentum_at_writes(self.w, self.carried.momenta[j], self.us[j], self.zs[j]))
+        return kept - torch.bmm(self.w.write, made.flatten(2)).view_as(kept)
+
+    def _end(self, j: int) -> Tensor:
+        """What the writes leave; made with the reads, unless nothing was read."""
+        if j not in self._ends:
+            assert self.w.write is not None
+            nothing = self.zs[j][:, :0]
+            self._ends[j] = self._sums(j, nothing, self.w.write[:, :0])[1]
+        return self._ends[j]
+
+    def _sums(self, j: int, z: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
+        w, s0 = self.w, self.carried.momenta[j]
+        assert w.momentum_carry is not None
+        assert w.momentum_read is not None
+        assert w.end_write is not None
+        y, end = orthogonal_sums(
+            s0, self.us[j], self.zs[j], w.momentum_carry.squeeze(-1), w.momentum_read, write,
+            w.end_write.squeeze(1), z, schedule=self.ns.schedule, eps=self.ns.eps,
+        )  # fmt: skip
+        size = self.ns.size(*s0.shape[-2:])
+        return (y, end) if size == 1.0 else (y * size, end * size)
 
 
 def carried_momenta(

@@ -1,0 +1,142 @@
+"""Reads of orthogonalised momenta, on small coordinates where the features are many.
+
+All rows of the momenta lie in the span of S_0 and the keys' features, and what they are read by in
+a span of few vectors more. NS(S) = P(S S^T) S does not see the coordinates of that span, so the
+matrices are as wide as it and not as the features: the cost does not depend on the degree of a
+polynomial feature map. Only inputs are kept for the backward pass, which makes the matrices again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ablate.components.newton_schulz import Schedule, derivative, iterate
+
+Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+WORTH = 1.5  # a basis is made where it is so much narrower than the features
+
+
+def orthogonal_sums(
+    s0: Float[Tensor, "p o i"],
+    u: Float[Tensor, "p s o"],
+    z: Float[Tensor, "p s i"],
+    carry: Float[Tensor, "p w"],
+    read: Float[Tensor, "p w s"],
+    write: Float[Tensor, "p n w"],
+    end: Float[Tensor, "p w"],
+    right: Float[Tensor, "p n i"],
+    *,
+    schedule: Schedule,
+    eps: float,
+) -> tuple[Float[Tensor, "p n o"], Float[Tensor, "p o i"]]:
+    """Sums over writes w of NS(S_w) on `right`, weighted by `write`, and of NS(S_w) by `end`.
+
+    S_w = carry_w S_0 + sum_s read[w, s] u_s z_s^T (Atlas Eq. 32-33 with the gates folded in).
+
+    Args:
+        s0: the momentum that all writes start from.
+        u: left factors of the gradients. z: right factors.
+        carry: what is left of `s0` at each write. read: weights of the gradients in each write.
+        write: how much of each write each token reads. end: how much is left of it at the end.
+        right: what each token reads with.
+        schedule: (a, b, c) of each step; without one NS is the identity.
+        eps: added to the Frobenius norm.
+    """
+    tensors = (s0, u, z, carry, read, write, end, right)
+    y, last = _Sums.apply(*tensors, schedule, eps)  # type: ignore[no-untyped-call]  # torch's own
+    return y, last
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        s0: Tensor,
+        u: Tensor,
+        z: Tensor,
+        carry: Tensor,
+        read: Tensor,
+        write: Tensor,
+        end: Tensor,
+        right: Tensor,
+        schedule: Schedule,
+        eps: float,
+    ) -> tuple[Tensor, Tensor]:
+        basis = _basis(s0, z)
+        s0, z, right = (_onto(basis, x) for x in (s0, z, right))
+        made = iterate(_momenta(s0, u, z, carry, read), schedule, eps)
+        each = torch.bmm(right, made.flatten(1, 2).mT).unflatten(-1, made.shape[1:3])  # p n w o
+        y = (write.unsqueeze(-1) * each).sum(2)
+        last = torch.bmm(end.unsqueeze(1), made.flatten(2)).view_as(s0)
+        return y, _back(basis, last)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.schedule, ctx.eps = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, tuple[int, int]]:
+        *tensors, schedule, eps = inputs
+        lanes = [
+            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(tensors, in_dims[: len(tensors)], strict=True)
+        ]
+        flat = [x.flatten(0, 1) for x in lanes]
+        out = _Sums.apply(*flat, schedule, eps)  # type: ignore[no-untyped-call]  # torch's own
+        return tuple(y.unflatten(0, lanes[0].shape[:2]) for y in out), (0, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        s0, u, z, carry, read, write, end, right = ctx.saved_tensors
+        d_y, d_last = grads
+        # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
+        basis = _basis(s0, z, right, d_last)
+        s0, z, right, d_last = (_onto(basis, x) for x in (s0, z, right, d_last))
+        momenta = _momenta(s0, u, z, carry, read)
+        d_made = end[:, :, None, None] * d_last.unsqueeze(1)
+        d_made = d_made + _outer(write, d_y, right)
+        made, h = derivative(momenta, d_made, ctx.schedule, ctx.eps)
+        on_right = torch.bmm(right, made.flatten(1, 2).mT).unflatten(-1, made.shape[1:3])
+        d_write = (on_right * d_y.unsqueeze(2)).sum(-1)  # p n w
+        d_end = (made * d_last.unsqueeze(1)).sum((-2, -1))
+        weighted = (write.unsqueeze(-1) * d_y.unsqueeze(2)).flatten(2)  # p n w*o
+        d_right = torch.bmm(weighted, made.flatten(1, 2))
+        d_carry = (h * s0.unsqueeze(1)).sum((-2, -1))
+        d_s0 = torch.bmm(carry.unsqueeze(1), h.flatten(2)).view_as(s0)
+        on_z = torch.bmm(z, h.flatten(1, 2).mT).unflatten(-1, h.shape[1:3])  # p s w o
+        d_read = (on_z * u.unsqueeze(2)).sum(-1).mT
+        d_u = (read.mT.unsqueeze(-1) * on_z).sum(2)
+        d_z = torch.bmm((read.mT.unsqueeze(-1) * u.unsqueeze(2)).flatten(2), h.flatten(1, 2))
+        d_s0, d_z, d_right = (_back(basis, x) for x in (d_s0, d_z, d_right))
+        return d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_right, None, None
+
+
+def _basis(*rows: Tensor) -> Tensor | None:
+    """Orthonormal columns, p i r, that span all `rows`; None where the features are as few."""
+    width, count = rows[0].shape[-1], sum(x.shape[1] for x in rows)
+    if width < WORTH * count:
+        return None
+    return torch.linalg.qr(torch.cat(rows, dim=1).mT).Q
+
+
+def _onto(basis: Tensor | None, x: Tensor) -> Tensor:
+    return x if basis is None else torch.bmm(x, basis)
+
+
+def _back(basis: Tensor | None, x: Tensor) -> Tensor:
+    return x if basis is None else torch.bmm(x, basis.mT)
+
+
+def _outer(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """sum_n weights[n, w] left_n right_n^T, p w o i."""
+    parts = weights.mT.unsqueeze(2) * left.mT.unsqueeze(1)  # p w o n
+    return torch.bmm(parts.flatten(1, 2), right).unflatten(1, parts.shape[1:3])
+
+
+def _momenta(s0: Tensor, u: Tensor, z: Tensor, carry: Tensor, read: Tensor) -> Tensor:
+    """S_w, p w o i."""
+    return torch.addcmul(_outer(read.mT, u, z), carry[..., None, None], s0.unsqueeze(1))
