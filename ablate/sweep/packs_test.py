@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ablate.errors import UserError
+from ablate.sweep.driver import run_plan
+from ablate.sweep.fake_study import FakePlan
+from ablate.sweep.inline import InlineExecutor
+from ablate.sweep.ledger import Ledger
 from ablate.sweep.packs import Packer, packing_of
 from ablate.trial import lanes
 from ablate.trial.build_test import tiny
@@ -111,6 +116,31 @@ def test_models_that_vmap_cannot_map_run_alone_and_it_is_said(
     packer = Packer(packing=2)
     assert sizes(packer, [model(0), model(1)]) == [1, 1]
     assert packer.notes[0].startswith("packing: 2 trials of m run alone: vmap fails on it")
+
+
+class TwoCells(FakePlan):
+    """Learners in place of the fake trials; one of them diverges."""
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Return three learners of one shape and one of another."""
+        bad = learner("c1", 1, optimizer="sgd", target="attention_mlp", lr=1e4)
+        sgd = {"optimizer": "sgd", "lr": 0.01}
+        return [learner("c0", 0, **sgd), learner("c0", 1, **sgd), bad, learner("c1", 0)]
+
+
+def test_a_packed_run_leaves_a_ledger_like_any_other(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        packer = Packer()
+        run_plan(
+            TwoCells(cells=2, seeds=2), ledger, executor=InlineExecutor(), jobs_of=packer.jobs_of
+        )
+        records = {record.trial_id: record for record in ledger.trials()}
+        states = {trial_id: record.state for trial_id, record in records.items()}
+        assert states == {"c0-s0": "done", "c0-s1": "done", "c1-s1": "diverged", "c1-s0": "done"}
+        lanes = {trial_id: record.info.get("lanes") for trial_id, record in records.items()}
+        assert lanes == {"c0-s0": 3, "c0-s1": 3, "c1-s1": 3, "c1-s0": None}
+        assert [row.step for row in ledger.rows("c0-s1")][-1] == 64
+        assert "peak_memory_bytes" in records["c1-s0"].summary
 
 
 def test_packing_is_read_or_refused() -> None:
