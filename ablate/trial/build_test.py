@@ -20,7 +20,8 @@ TINY = {"backbone.dim": 16, "backbone.heads": 2, "backbone.layers": 2, "chunk": 
 def tiny(name: str, **settings: Any) -> Model:
     model = compose_model(name)
     for key, value in {**TINY, **settings}.items():
-        if not (key == "chunk" and model["chunk"] is None):
+        # Rules that are only exact token by token fix their chunk.
+        if not (key == "chunk" and model["chunk"] in (None, 1)):
             model = apply(model, key, value)
     return model
 
