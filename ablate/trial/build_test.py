@@ -19,7 +19,8 @@ TINY = {"backbone.dim": 16, "backbone.heads": 2, "backbone.layers": 2, "chunk": 
 
 def tiny(name: str, **settings: Any) -> Model:
     model = compose_model(name)
-    for key, value in {**TINY, **settings}.items():
+    layers = max(2, (model["hybrid"] or {}).get("period", 2))
+    for key, value in {**TINY, "backbone.layers": layers, **settings}.items():
         # Rules that are only exact token by token fix their chunk.
         if not (key == "chunk" and model["chunk"] in (None, 1)):
             model = apply(model, key, value)
