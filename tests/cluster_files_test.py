@@ -69,6 +69,25 @@ def test_a_ray_cluster_is_what_kuberay_takes(name: str) -> None:
         assert 1 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
 
 
+def test_the_charts_values_describe_the_same_cluster() -> None:
+    values = yaml.safe_load((FOLDER / "kuberay_values.yaml").read_text())
+    cluster = documents("raycluster.yaml")["RayCluster"]["spec"]
+    made, (worker,) = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
+    image = f"{values['image']['repository']}:{values['image']['tag']}"
+    assert image == made["template"]["spec"]["containers"][0]["image"]
+    assert values["head"]["rayVersion"] == cluster["rayVersion"]
+    assert values["head"]["rayStartParams"] == made["rayStartParams"]
+    for given, group in ((values["head"], made), (values["worker"], worker)):
+        pod = group["template"]["spec"]
+        assert given["resources"] == pod["containers"][0]["resources"]
+        assert given["volumes"] == pod.get("volumes", [])
+        assert given["volumeMounts"] == pod["containers"][0].get("volumeMounts", [])
+    same = ("groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams")
+    assert all(values["worker"][key] == worker[key] for key in same)
+    token = next(one for one in values["common"]["containerEnv"] if one["name"] == "RAY_AUTH_TOKEN")
+    assert token["valueFrom"]["secretKeyRef"] == {"name": "ablate", "key": "auth_token"}
+
+
 def test_the_job_drives_on_a_volume_that_one_pod_has_at_a_time() -> None:
     job = documents("rayjob.yaml")["RayJob"]["spec"]
     claim = documents("raycluster.yaml")["PersistentVolumeClaim"]
