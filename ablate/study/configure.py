@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -30,6 +30,8 @@ from ablate.trial.space import (
 from ablate.trial.train import TrainConfig
 
 SECTIONS = ("task_args", "train")
+MODEL = "model"
+"""The factor whose levels are whole presets."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Workshop:
     base: Model | None = None
     parts: dict[tuple[str, str], Model] = field(default_factory=dict)
     _tasks: dict[str, tuple[dict[str, Any], Task, str]] = field(default_factory=dict)
+    _presets: dict[str, Model] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         needs = {}
@@ -75,8 +78,7 @@ class Workshop:
                 needs[name] = not hasattr(task_class(name), "run")
             except UserError as error:
                 raise UserError(f"{self.file}: task: {error}") from None
-        starts = [d.start for d in self.study.all_designs.values() if d.start]
-        self.preset = self.study.model or next(iter(starts), None)
+        self.preset = self.study.model or next(_starts(self.study), None)
         for name, needed in needs.items():
             if needed == (self.preset is None):
                 need = "needs a model" if needed else "brings its own learner, so no model"
@@ -134,7 +136,10 @@ class Workshop:
         return self._set_arguments(self._compose(preset), {})
 
     def _compose(self, preset: str) -> Model:
-        return compose_model(preset, self.config_dirs, where=f"{self.file}: model")
+        if preset not in self._presets:
+            found = compose_model(preset, self.config_dirs, where=f"{self.file}: model")
+            self._presets[preset] = found
+        return self._presets[preset]
 
     def check_keys(self, factors: tuple[Factor, ...]) -> None:
         """Refuse a factor that is no setting at all, or that is set elsewhere too.
@@ -148,6 +153,8 @@ class Workshop:
             **{f"task_args.{key}": value for args in task_args for key, value in args.items()},
             **{f"train.{key}": value for key, value in self.study.train.items()},
         }
+        if self.study.model:
+            fixed[MODEL] = self.study.model
         for factor in factors:
             if factor.key in fixed:
                 raise UserError(
@@ -172,8 +179,8 @@ class Workshop:
                 f"{where}: '{key}' belongs to a model, but {self.study.task_names[0]} has none. "
                 "Factors here are task_args.NAME."
             )
-        elif section not in (*GROUPS, *LAYER):
-            valid = [*GROUPS, *LAYER, *(f"{one}.NAME" for one in SECTIONS)]
+        elif section not in (*GROUPS, *LAYER) and key != MODEL:
+            valid = [MODEL, *GROUPS, *LAYER, *(f"{one}.NAME" for one in SECTIONS)]
             raise unknown("factor", key, valid, where=where)
 
     def _task(self, levels: Levels) -> tuple[str, dict[str, Any], Task, str]:
@@ -213,11 +220,11 @@ class Workshop:
 
     def _model(self, levels: Levels, inactive: dict[str, str], unused: dict[str, str]) -> Model:
         """The resolved model: first all swaps of choices, then all options of what is there."""
-        self.base = model = self.base or self._compose(self.preset or "")
+        model = self.base or self._compose(str(levels.get(MODEL, self.preset)))
         factors = {
             key: level
             for key, level in levels.items()
-            if key.partition(".")[0] not in (*SECTIONS, "task")
+            if key.partition(".")[0] not in (*SECTIONS, "task", MODEL)
         }
         args = self.study.model_args
         for section, settings in (("model_args", args), ("design.factors", factors)):
@@ -261,6 +268,16 @@ class Workshop:
         """`model` with one setting of a section of the file laid over it."""
         where = f"{self.file}: {section}.{key}"
         return apply(model, key, value, config_dirs=self.config_dirs, allow=self.allow, where=where)
+
+
+def _starts(study: Study) -> Iterator[str]:
+    """Presets that designs start from, where the study names none."""
+    for design in study.all_designs.values():
+        if design.start:
+            yield design.start
+        for factors in (design.blocks, design.factors):
+            if MODEL in factors and factors[MODEL].levels:
+                yield str(factors[MODEL].levels[0])
 
 
 def _of(section: str, levels: Levels) -> Levels:

@@ -277,3 +277,30 @@ def test_the_six_axes_of_atlas_are_one_line_away() -> None:
         text.startswith("every model was built; state, FLOPs, memory and time of 1,998 cells")
         for text in whole.warnings
     )
+
+
+def test_whole_models_are_levels_and_share_what_all_of_them_have(tmp_path: Path) -> None:
+    levels = ["omeganet", "deltanet", "transformer"]
+    design = {"factors": {"model": levels}, "blocks": {"backbone.conv_width": [4, 1]}}
+    made = plan(tmp_path, model=None, model_args=NARROW, design=design)
+    assert labels(made)[:3] == ["baseline", "model=deltanet", "model=transformer"]
+    assert [cell.config["model"]["name"] for cell in made.cells] == levels * 2
+    assert made.cells[1].config["model"]["memory"]["_target_"].endswith("MatrixMemory")
+    assert made.cells[2].config["model"]["memory"]["_target_"].endswith("SoftmaxAttention")
+    assert {cell.config["model"]["backbone"]["dim"] for cell in made.cells} == {16}
+    alone = plan(tmp_path, model="deltanet", model_args=NARROW, design={"factors": {}})
+    assert alone.cells[0].id == made.cells[1].id
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"design": {"factors": {"model": ["atlas", "deltanet"]}}}, "model is also set outside"),
+        ({"model": None, "design": {"factors": {"model": ["atlas", "delta"]}}}, "'deltanet'"),
+    ],
+)
+def test_models_as_levels_that_cannot_be(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        plan(tmp_path, model_args=NARROW, **changes)
