@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping
 
 from ablate.errors import UserError, unknown
@@ -132,12 +131,9 @@ def points(design: Design, factors: tuple[Factor, ...], where: str) -> list[Poin
     if design.kind not in KINDS:
         raise unknown("kind of design", design.kind, KINDS, where=f"{where}.kind")
     rules = rules_of(design, where)
-    blocks = tuple(factor for factor in factors if factor.key in design.blocks)
-    space = Space(
-        design,
-        tuple(factor for factor in factors if factor not in blocks),
-        where,
-        lambda levels: all(holds(levels) for holds in rules.values()),
+    inner, blocks = _spaces(design, factors, where)
+    space = dataclasses.replace(
+        inner, allowed=lambda levels: all(holds(levels) for holds in rules.values())
     )
     refuse_many(design, factors, where)
     found = _in_blocks(list(KINDS[design.kind](space)), blocks)
@@ -154,12 +150,41 @@ def points(design: Design, factors: tuple[Factor, ...], where: str) -> list[Poin
     return found
 
 
-def _in_blocks(inner: list[Point], blocks: tuple[Factor, ...]) -> list[Point]:
+def _spaces(design: Design, factors: tuple[Factor, ...], where: str) -> tuple[Space, Space]:
+    """What is laid out in each block, and the blocks.
+
+    Raises:
+        UserError: a zip of a block with a factor.
+    """
+    zips: tuple[list[list[str]], list[list[str]]] = ([], [])
+    for index, keys in enumerate(design.zip):
+        outside = [key for key in keys if key in design.blocks]
+        if outside and len(outside) < len(keys):
+            rest = next(key for key in keys if key not in outside)
+            raise UserError(
+                f"{where}.zip.{index}: {outside[0]} is a block and {rest} is not; they cannot move "
+                "together. Put both under blocks, or both under factors."
+            )
+        for one, mine in zip(zips, (not outside, bool(outside)), strict=True):
+            one.append(keys if mine else [])
+    parts = ([f for f in factors if (f.key in design.blocks) == block] for block in (False, True))
+    inner, blocks = (
+        Space(design.model_copy(update={"zip": zipped}), tuple(part), where)
+        for zipped, part in zip(zips, parts, strict=True)
+    )
+    return inner, blocks
+
+
+def _in_blocks(inner: list[Point], blocks: Space) -> list[Point]:
     """The points in every combination of the blocks' levels, each compared within its own."""
     found: dict[object, Point] = {}
     first: Levels | None = None
-    for combination in itertools.product(*(block.levels for block in blocks)):
-        here: Levels = dict(zip((block.key for block in blocks), combination, strict=True))
+    for steps in itertools.product(*(range(len(unit[0].levels)) for unit in blocks.units)):
+        here: Levels = {
+            factor.key: factor.levels[step]
+            for unit, step in zip(blocks.units, steps, strict=True)
+            for factor in unit
+        }
         for point in inner:
             other = first if point.compared_with is None else here | point.compared_with
             levels = here | point.levels
@@ -174,9 +199,8 @@ def refuse_many(design: Design, factors: tuple[Factor, ...], where: str) -> None
     Raises:
         UserError: with smaller designs of the same factors.
     """
-    blocks = tuple(factor for factor in factors if factor.key in design.blocks)
-    space = Space(design, tuple(factor for factor in factors if factor not in blocks), where)
-    times = math.prod(len(block.levels) for block in blocks)
+    space, blocks = _spaces(design, factors, where)
+    times = blocks.count
     fewer = 1 + sum(len(unit[0].levels) - 1 for unit in space.units)
     if design.kind == "full":
         inner = min(space.count, design.cap or space.count)

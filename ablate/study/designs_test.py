@@ -189,6 +189,22 @@ def test_zipped_factors_move_together() -> None:
         plan(factors, zip=[["a", "c"]])
 
 
+def test_zipped_blocks_move_together() -> None:
+    blocks = {"long": {"levels": [64, 128]}, "rows": {"levels": [8, 4]}, "x": {"levels": [0, 1]}}
+    found = plan({"a": [1, 2], "b": [1, 2]}, blocks=blocks, zip=[["a", "b"], ["long", "rows"]])
+    assert len(found) == 2 * 2 * 2
+    assert {(p.levels["long"], p.levels["rows"]) for p in found} == {(64, 8), (128, 4)}
+    assert {(p.levels["a"], p.levels["b"]) for p in found} == {(1, 1), (2, 2)}
+    second = found[-1]
+    assert second.levels == {"long": 128, "rows": 4, "x": 1, "a": 2, "b": 2}
+    assert second.compared_with == {"long": 128, "rows": 4, "x": 1, "a": 1, "b": 1}
+    with pytest.raises(UserError, match="zip.0: x is a block and a is not"):
+        plan({"a": [1, 2]}, blocks=blocks, zip=[["a", "x"]])
+    with pytest.raises(UserError, match="zip.1: zipped factors need as many levels each, but long"):
+        three = blocks | {"rows": {"levels": [8, 4, 2]}}
+        plan({"a": [1, 2], "b": [1, 2]}, blocks=three, zip=[["a", "b"], ["long", "rows"]])
+
+
 def test_a_design_is_repeated_in_every_block() -> None:
     blocks = {"task_args.corpus": {"levels": ["prose", "code"]}}
     found = plan({"a": [1, 2], "b": [1, 2]}, blocks=blocks)

@@ -150,7 +150,7 @@ class Design(_Section):
     kind: str = Field(default="one_factor", json_schema_extra={"enum": list(KIND_NAMES)})
     """How levels are combined."""
     factors: dict[str, AnyFactor] = {}
-    """What varies: an axis, axis.option, chunk, task_args.NAME, train.NAME or model, with levels."""
+    """What varies: an axis, axis.option, chunk, task_args.NAME, train.NAME or model; levels."""
     exclude: list[dict[str, Any]] = []
     """Combinations that are left out: [{memory: matrix, window: [1, 4]}]."""
     constraints: list[str] = []

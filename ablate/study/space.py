@@ -69,6 +69,8 @@ class Space:
                     raise unknown("factor", key, by_key, where=place)
                 if key in unit_of:
                     raise UserError(f"{place}: {key} is already zipped with others.")
+            if not keys:
+                continue
             unit = tuple(by_key[key] for key in keys)
             lengths = {factor.key: len(factor.levels) for factor in unit}
             if len(set(lengths.values())) != 1:
