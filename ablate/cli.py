@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ablate.commands import complete, launch, sweeps
+from ablate.commands import complete, launch, saved, sweeps
 from ablate.commands.options import (
     Allow,
     ConfigDir,
@@ -228,21 +228,9 @@ def ui(
     return ui_command(study, port=port)
 
 
-@app.command()
-@guarded
-def train(
-    model: Model,
-    settings: Settings = None,
-    config_dir: ConfigDir = None,
-    allow: Allow = None,
-    quiet: Quiet = False,
-) -> int:
-    """Train one model once, without a study."""
-    from ablate.commands.train import train_command
-
-    return train_command(
-        model, settings or [], config_dirs=config_dir or [], allow=allow or [], quiet=quiet
-    )
+app.command()(saved.train)
+app.command("eval")(saved.evaluate)
+app.command()(saved.generate)
 
 
 @app.command()

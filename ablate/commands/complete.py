@@ -28,12 +28,18 @@ def axes(incomplete: str) -> list[str]:
     return _beginning(incomplete, {folder for folder in _folders("ablate.search_spaces")})
 
 
+def tasks(incomplete: str) -> list[str]:
+    """Return the tasks that the last name of a list may become."""
+    before, comma, last = incomplete.rpartition(",")
+    names = _beginning(last, {path.parent.name for path in _task_files()})
+    return [f"{before}{comma}{name}" for name in names]
+
+
 def train_settings(incomplete: str) -> list[str]:
     """Complete ``task=`` with the tasks, and ``axis=`` with the axis's choices."""
     key, equals, _ = incomplete.partition("=")
     if key == "task" and equals:
-        tasks = (path.parent.name for path in _root("ablate.experiments").glob("*/task.py"))
-        return _beginning(incomplete, {f"task={name}" for name in tasks})
+        return _beginning(incomplete, {f"task={path.parent.name}" for path in _task_files()})
     if equals:
         names = {f"{key}={name}" for name in _stems("ablate.search_spaces", f"{key}/*.yaml")}
         return _beginning(incomplete, names)
@@ -43,6 +49,10 @@ def train_settings(incomplete: str) -> list[str]:
 
 def _beginning(incomplete: str, names: set[str]) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
+
+
+def _task_files() -> Any:
+    return _root("ablate.experiments").glob("*/task.py")
 
 
 def _stems(package: str, pattern: str) -> set[str]:

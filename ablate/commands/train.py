@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from ablate.analysis.formatting import count, duration, size
 from ablate.commands.settings import one_trial
 from ablate.commands.terminal import FAILED, OK, console
+from ablate.errors import UserError
 from ablate.sweep.execution import Message, RunTrial, run_safely
+
+if TYPE_CHECKING:  # it brings PyTorch, which takes seconds
+    from ablate.components.language_model import LanguageModel
 
 
 def train_command(
@@ -21,23 +26,75 @@ def train_command(
     config_dirs: Sequence[Path] = (),
     allow: Sequence[str] = (),
     quiet: bool = False,
+    save: Path | None = None,
+    force: bool = False,
     trial: RunTrial | None = None,
 ) -> int:
-    """Train one model, one line per evaluation, and print the summary; exit 1 unless it is done."""
+    """Train one model, one line per evaluation, and print the summary; exit 1 unless it is done.
+
+    Raises:
+        UserError: anything wrong with the model, a setting, or the folder to save to.
+        Failure: the trained model could not be written.
+    """
     from ablate.trial.run import run_trial
 
     out = console()
     spec = make_spec(model, settings, config_dirs=config_dirs, allow=allow)
-    ends: list[Message] = []
+    _check_save(spec, save, force)
+    messages: dict[str, Message] = {}
+    trained: list[LanguageModel] = []
 
     def report(message: Message) -> None:
-        if message["kind"] == "end":
-            ends.append(message)
-        elif not quiet:
+        messages[message["kind"]] = message
+        if message["kind"] != "end" and not quiet:
             _tell(message, out)
 
-    run_safely(trial or run_trial, spec, report)
-    end = ends[-1]
+    run_safely(trial or partial(run_trial, keep=trained.append), spec, report)
+    _sum_up(messages["end"], out)
+    if messages["end"]["state"] != "done":
+        return FAILED
+    if save is not None:
+        _save(save, trained[0], spec, messages, force)
+        out.print(f"saved: {save}", markup=False, soft_wrap=True)
+    return OK
+
+
+def _check_save(spec: dict[str, Any], save: Path | None, force: bool) -> None:
+    """Find out before the training what would keep its result from being saved."""
+    from ablate.trial.export import check_folder
+
+    if save is None:
+        if force:
+            raise UserError("--force is for --save DIR, which is not given.")
+        return
+    if spec["config"].get("model") is None:
+        name = spec["config"]["task"]["name"]
+        raise UserError(f"--save {save}: task {name} brings its own learner, there is no model.")
+    check_folder(save, force=force)
+
+
+def _save(
+    folder: Path,
+    model: LanguageModel,
+    spec: dict[str, Any],
+    messages: dict[str, Message],
+    force: bool,
+) -> None:
+    from ablate.trial.export import save_model
+
+    start, last = messages["start"], messages["row"]
+    save_model(
+        folder,
+        model,
+        spec,
+        code=start["fingerprint"],
+        data=start["info"]["data"],
+        metrics=last["metrics"],
+        force=force,
+    )
+
+
+def _sum_up(end: Message, out: Console) -> None:
     for warning in end.get("warnings") or []:
         out.print(f"note: {warning}", style="yellow", markup=False)
     if end.get("traceback"):
@@ -48,7 +105,6 @@ def train_command(
     width = max(map(len, summary), default=0) + 2
     for name, value in summary.items():
         out.print(f"{name:<{width}}{_value(name, value)}", markup=False)
-    return OK if end["state"] == "done" else FAILED
 
 
 def make_spec(
@@ -59,11 +115,16 @@ def make_spec(
     Raises:
         UserError: anything wrong with the model or a setting.
     """
+    from ablate.experiments.catalogue import make_task
     from ablate.study.cells import make_cells
     from ablate.study.configure import Workshop
     from ablate.study.schema import validate
 
     content, seed = one_trial(model, settings)
+    if content["model"] is None:
+        # Tasks that learn by themselves need not have the metric that a study has by default.
+        learner = make_task(content["task"], content["task_args"])
+        content["measure"] = {"primary": learner.metrics[0]}
     place = Path("train")
     study = validate(content, place)
     only = make_cells(Workshop(study, place.name, config_dirs, tuple(allow))).cells[0]

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import torch
 
+from ablate.components.language_model import LanguageModel
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import LearnerTask, Row, SequenceTask, Task
 from ablate.trial.build import build_model
@@ -34,13 +35,14 @@ from ablate.trial.train import Diverged, Loop, Progress, TrainConfig, train
 
 Message: TypeAlias = dict[str, Any]
 Report: TypeAlias = Callable[[Message], None]
+Keep: TypeAlias = Callable[[LanguageModel], None]
 
 RESULTS = ("done", "diverged", "pruned")
 """States with a result that stands; it needs no checkpoint any more."""
 COUNTED = ("parameters", "state_bytes", "flops_per_token")
 
 
-def run_trial(spec: dict[str, Any], report: Report) -> None:
+def run_trial(spec: dict[str, Any], report: Report, *, keep: Keep | None = None) -> None:
     """Run the trial of `spec` and report a start, some rows and one end; it raises no failure.
 
     Args:
@@ -51,12 +53,13 @@ def run_trial(spec: dict[str, Any], report: Report) -> None:
         report: takes each message, a dict of plain values. The end's state is ``done``,
             ``diverged``, ``oom``, ``timed_out``, ``cancelled`` or ``failed``; an ``oom`` trial that
             may do better in smaller parts says so under ``retry``.
+        keep: takes the model once it is trained, if anybody wants it.
     """
     files = spec.get("files") or {}
     log = TrialLog(log_path(Path(files["study"]), spec["id"])) if files else None
     try:
         with captured(log):
-            _run(Trial(spec, logged(report, log)))
+            _run(Trial(spec, logged(report, log), keep=keep))
     finally:
         if log is not None:
             log.close()
@@ -117,6 +120,7 @@ class Trial:
     lanes: int = 1
     share: float = 0.0
     ended: bool = False
+    keep: Keep | None = None
 
     def __post_init__(self) -> None:
         resources = self.spec.get("resources") or {}
@@ -178,6 +182,8 @@ class Trial:
             begin=begin,
             after_step=self.after_step,
         )
+        if self.keep is not None:
+            self.keep(model)
 
     def make_checkpoint(self) -> Checkpoint | None:
         """The trial's checkpoint, if the driver wants one."""

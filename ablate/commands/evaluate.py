@@ -1,0 +1,165 @@
+"""`ablate eval`: score a saved model on its own task and on others that speak its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+
+from ablate.commands.settings import parse_setting
+from ablate.commands.terminal import OK, console, print_json
+from ablate.errors import UserError, unknown
+from ablate.experiments.catalogue import make_task
+from ablate.experiments.task import SequenceTask
+from ablate.trial.export import Exported, Facts, load_model, tokenizer_of
+
+_ALL = "task_args"
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """What `ablate eval` is told beside the folder and the settings.
+
+    Args:
+        tasks: names with commas between; None is the model's own task.
+        newton_schulz: steps of every layer that orthogonalises; None leaves them.
+        allow: packages that may hold components.
+        as_json: print JSON, with all digits.
+    """
+
+    tasks: str | None = None
+    newton_schulz: int | None = None
+    allow: Sequence[str] = ()
+    as_json: bool = False
+
+
+def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOptions) -> int:
+    """Print the metrics of each task, as the end of training would give them.
+
+    Raises:
+        UserError: anything wrong with the folder, a task or a setting; nothing is scored then.
+        Failure: a damaged file.
+    """
+    exported = load_model(folder, allow=options.allow)
+    facts = exported.facts
+    args = _arguments(facts, _names(options.tasks, facts), settings)
+    tasks = {name: _checked(name, given, facts) for name, given in args.items()}
+    notes = list(exported.notes)
+    if options.newton_schulz is not None:
+        _set_steps(exported, options.newton_schulz)
+    found: dict[str, Any] = {}
+    for name, task in tasks.items():
+        data = task.data_identity()
+        own = name == facts.task["name"] and args[name] == facts.task["args"]
+        if own and data != facts.data:
+            notes.append(f"{name}: the data are not those of the training ({facts.data}): {data}")
+        metrics, gaps = _score(exported, task)
+        notes += [f"{name}: metric '{gap}' was None" for gap in gaps]
+        trained = {key: facts.metrics[key] for key in metrics if key in facts.metrics}
+        found[name] = {"args": args[name], "data": data, "metrics": metrics}
+        found[name] |= {"at_end_of_training": trained} if own else {}
+    if options.as_json:
+        print_json(
+            {
+                "checkpoint": str(folder),
+                "model": facts.model.get("name"),
+                "newton_schulz": options.newton_schulz,
+                "tasks": found,
+                "notes": notes,
+            }
+        )
+    else:
+        _show(found, notes, console())
+    return OK
+
+
+def _names(given: str | None, facts: Facts) -> list[str]:
+    if given is None:
+        return [facts.task["name"]]
+    names = [name.strip() for name in given.split(",")]
+    if "" in names or len(set(names)) < len(names):
+        raise UserError(f"--tasks {given}: names of tasks with commas between, each once.")
+    return names
+
+
+def _arguments(
+    facts: Facts, names: Sequence[str], settings: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """The arguments of each task: those of training for the model's own, then the settings."""
+    own = facts.task
+    args = {name: dict(own["args"]) if name == own["name"] else {} for name in names}
+    seen = set()
+    for setting in settings:
+        key, value = parse_setting(setting)
+        place, _, argument = key.partition(".")
+        if not argument or place not in (_ALL, *names):
+            valid = [f"{one}.NAME" for one in (_ALL, *names)]
+            raise unknown("setting of an evaluation", key, valid)
+        if key in seen:
+            raise UserError(f"{key} is given twice.")
+        seen.add(key)
+        for name in names if place == _ALL else [place]:
+            args[name][argument] = value
+    return args
+
+
+def _checked(name: str, args: dict[str, Any], facts: Facts) -> SequenceTask:
+    """Make a task that this model can be asked.
+
+    Raises:
+        UserError: it brings its own learner, or its tokens are not the model's.
+    """
+    task = make_task(name, args)
+    if not hasattr(task, "score"):
+        raise UserError(f"task {name} brings its own learner: no saved model can be scored on it.")
+    asked = cast(SequenceTask, task)
+    tokens = tokenizer_of(name)
+    if tokens != facts.tokenizer:
+        raise UserError(
+            f"task {name} has {_spelt(tokens)}, the model was trained on {_spelt(facts.tokenizer)} "
+            f"(task {facts.task['name']}): it cannot read them."
+        )
+    if asked.vocab != facts.vocab:
+        raise UserError(
+            f"task {name} has {asked.vocab} tokens with these arguments, the model {facts.vocab}: "
+            "both must be equal."
+        )
+    return asked
+
+
+def _spelt(tokenizer: str) -> str:
+    return "bytes" if tokenizer == "bytes" else f"tokens of its own kind ('{tokenizer}')"
+
+
+def _set_steps(exported: Exported, steps: int) -> None:
+    from ablate.components.newton_schulz import set_steps
+
+    if not set_steps(exported.model, steps):
+        raise UserError(
+            f"--newton-schulz {steps}: no layer of {exported.facts.model.get('name')} "
+            "orthogonalises its momentum; models with inner_optimizer=muon do."
+        )
+
+
+def _score(exported: Exported, task: SequenceTask) -> tuple[dict[str, float], list[str]]:
+    import torch
+
+    from ablate.trial.metrics import to_floats
+
+    with torch.no_grad():
+        return to_floats(task.score(exported.model))
+
+
+def _show(found: dict[str, Any], notes: Sequence[str], out: Console) -> None:
+    for name, one in found.items():
+        out.print(f"{name}, data {one['data']}", style="bold", markup=False)
+        width = max(map(len, one["metrics"]), default=0) + 2
+        before = one.get("at_end_of_training", {})
+        for key, value in one["metrics"].items():
+            then = f"   at the end of training {before[key]:,.4f}" if key in before else ""
+            out.print(f"  {key:<{width}}{value:,.4f}{then}", markup=False)
+    for note in notes:
+        out.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
