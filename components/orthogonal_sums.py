@@ -120,7 +120,8 @@ def _basis(*rows: Tensor) -> Tensor | None:
     width, count = rows[0].shape[-1], sum(x.shape[1] for x in rows)
     if width < WORTH * count:
         return None
-    return torch.linalg.qr(torch.cat(rows, dim=1).mT).Q
+    basis: Tensor = torch.linalg.qr(torch.cat(rows, dim=1).mT).Q
+    return basis
 
 
 def _onto(basis: Tensor | None, x: Tensor) -> Tensor:
@@ -134,7 +135,8 @@ def _back(basis: Tensor | None, x: Tensor) -> Tensor:
 def _outer(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """sum_n weights[n, w] left_n right_n^T, p w o i."""
     parts = weights.mT.unsqueeze(2) * left.mT.unsqueeze(1)  # p w o n
-    return torch.bmm(parts.flatten(1, 2), right).unflatten(1, parts.shape[1:3])
+    sums: Tensor = torch.bmm(parts.flatten(1, 2), right).unflatten(1, parts.shape[1:3])
+    return sums
 
 
 def _momenta(s0: Tensor, u: Tensor, z: Tensor, carry: Tensor, read: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class Launch:
 
 def _power(size: int) -> int:
     """The next power of two, 16 at least: the smallest tile of a product."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, int(triton.next_power_of_2(size)))
 
 
 class _Sums(torch.autograd.Function):
