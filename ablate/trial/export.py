@@ -94,10 +94,14 @@ def check_folder(folder: Path, *, force: bool) -> None:
     """Refuse a place that a checkpoint may not be written to.
 
     Raises:
-        UserError: it is a file, or holds a checkpoint and `force` is not given.
+        UserError: it is a file, cannot be written to, or holds a checkpoint and `force` is not
+            given.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--save {folder}: it is a file; give a folder, new or old.")
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise UserError(f"--save {folder}: {nearest} is a file; give a folder, new or old.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"--save {folder}: {nearest} is closed to writing.")
     there = [name for name in (WEIGHTS, CONFIG) if (folder / name).exists()]
     if there and not force:
         raise UserError(

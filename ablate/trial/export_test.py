@@ -15,7 +15,7 @@ from ablate.components.language_model import LanguageModel
 from ablate.errors import Failure, UserError
 from ablate.trial.build import build_model
 from ablate.trial.build_test import tiny
-from ablate.trial.export import CONFIG, WEIGHTS, load_model, save_model
+from ablate.trial.export import CONFIG, WEIGHTS, check_folder, load_model, save_model
 from ablate.trial.fingerprint import fingerprint
 from ablate.trial.space import resolve
 
@@ -78,8 +78,24 @@ def test_a_checkpoint_is_overwritten_by_force_only(folder: Path) -> None:
     write(folder, built(2), force=True)
     assert torch.equal(load_model(folder).model.head.weight, built(2).head.weight)
     assert (folder / "notes.txt").read_text() == "mine"
-    with pytest.raises(UserError, match="it is a file"):
-        write(folder / "notes.txt", built())
+    for below in ("notes.txt", "notes.txt/deep/deeper"):
+        with pytest.raises(UserError, match=r"notes.txt is a file; give a folder"):
+            write(folder / below, built())
+
+
+def test_a_closed_folder_is_noticed_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def access(path: Path, mode: int) -> bool:
+        closed.append((path, mode))
+        return False
+
+    monkeypatch.setattr(os, "access", access)  # root may write everywhere
+    with pytest.raises(UserError, match="is closed to writing"):
+        check_folder(tmp_path / "new" / "deep", force=False)
+    assert closed == [(tmp_path, os.W_OK | os.X_OK)]
 
 
 @pytest.mark.parametrize(("survives", "seed"), [(0, 1), (1, 2), (2, 2)])
