@@ -163,6 +163,15 @@ def test_saving_is_refused_before_training(titans: Path, tmp_path: Path) -> None
     assert not (tmp_path / "new").exists()
 
 
+def test_a_task_that_learns_by_itself_trains_without_a_model() -> None:
+    result = call(
+        *("train", "none", "task=learnability", "task_args.length=40", "task_args.dim=8"),
+        *("task_args.hidden_layers=1", "task_args.expansion=1"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "\nfinal/loss " in result.stdout
+
+
 def test_a_model_of_other_tokens_generates_no_text(tmp_path: Path) -> None:
     small = ("tokens=64", "train_rows=8", "test_rows=4", "batch=4", "length=16", "pairs=2")
     settings = [f"task_args.{one}" for one in small]
