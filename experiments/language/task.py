@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ablate.components.newton_schulz import NewtonSchulz, set_steps
 from ablate.errors import UserError
 from ablate.experiments.language.corpus import Bytes, Corpus, load_corpus
 from ablate.experiments.language.ngrams import VOCAB, bigram_bits, unigram_bits
@@ -34,6 +35,8 @@ class LanguageTask:
         batch: rows of a training batch.
         tokens: training budget in bytes.
         validation_bytes: at most so many held-out bytes are scored.
+        scored_steps: also score with so many Newton-Schulz steps in place of those trained with
+            (Atlas section 5, as test-time compute); needs a memory that has them.
 
     Raises:
         UserError: a number is too small, or the corpus is missing or shorter than one row.
@@ -44,23 +47,20 @@ class LanguageTask:
     batch: int = 8
     tokens: int = 500_000
     validation_bytes: int = 32_768
+    scored_steps: tuple[int, ...] = ()
 
     name: ClassVar[str] = "language"
     vocab: ClassVar[int] = VOCAB
-    metrics: ClassVar[tuple[str, ...]] = (
-        "val/loss",
-        "val/bits_per_byte",
-        "val/bits_per_byte_first_quarter",
-        "val/bits_per_byte_last_quarter",
-    )
 
     def __post_init__(self) -> None:
         least = {"context": SHORTEST_CONTEXT, "validation_bytes": self.context}
         for field in fields(self):
             given = getattr(self, field.name)
-            if field.name != "corpus" and given < least.get(field.name, 1):
+            if isinstance(given, int) and given < least.get(field.name, 1):
                 rule = f"must be at least {least.get(field.name, 1)}"
                 raise UserError(f"task_args.{field.name}={given!r}: {rule}.")
+        if any(steps < 0 for steps in self.scored_steps):
+            raise UserError(f"task_args.scored_steps={self.scored_steps}: numbers of at least 0.")
         for split in ("train", "validation"):
             size = len(getattr(self._data, split))
             if size < self.context + 1:
@@ -68,6 +68,18 @@ class LanguageTask:
                     f"task_args.corpus={self.corpus!r}: its {split} split has {size} bytes, but "
                     f"task_args.context={self.context} needs at least {self.context + 1}."
                 )
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what `score` gives."""
+        steps = tuple(f"val/bits_per_byte@{steps}_steps" for steps in self.scored_steps)
+        return (
+            "val/loss",
+            "val/bits_per_byte",
+            "val/bits_per_byte_first_quarter",
+            "val/bits_per_byte_last_quarter",
+            *steps,
+        )
 
     @property
     def _data(self) -> Corpus:
@@ -107,15 +119,7 @@ class LanguageTask:
         Rows do not overlap and lie evenly over the validation split. The first and last quarter of
         the positions tell whether more context helps.
         """
-        inputs, targets = map(torch.from_numpy, self._held_out)
-        nats = torch.cat(
-            [
-                _losses(model, *rows)
-                for rows in zip(
-                    torch.split(inputs, self.batch), torch.split(targets, self.batch), strict=True
-                )
-            ]
-        )
+        nats = self._nats(model)
         quarter = self.context // 4
         bits = nats.mean(dim=0) / math.log(2)  # t
         return {
@@ -123,7 +127,37 @@ class LanguageTask:
             "val/bits_per_byte": bits.mean().item(),
             "val/bits_per_byte_first_quarter": bits[:quarter].mean().item(),
             "val/bits_per_byte_last_quarter": bits[-quarter:].mean().item(),
+            **self._with_other_steps(model),
         }
+
+    def _with_other_steps(self, model: nn.Module) -> dict[str, float]:
+        """Bits per byte with each of `scored_steps`; the model is left as it was.
+
+        Raises:
+            UserError: nothing in the model has Newton-Schulz steps.
+        """
+        own = {part: part.steps for part in model.modules() if isinstance(part, NewtonSchulz)}
+        if self.scored_steps and not own:
+            raise UserError(
+                f"task_args.scored_steps={list(self.scored_steps)}: this model has no "
+                "Newton-Schulz steps; only inner_optimizer muon has."
+            )
+        found = {}
+        try:
+            for steps in self.scored_steps:
+                set_steps(model, steps)
+                bits = self._nats(model).mean().item() / math.log(2)
+                found[f"val/bits_per_byte@{steps}_steps"] = bits
+        finally:
+            for part, steps in own.items():
+                part.steps = steps
+        return found
+
+    def _nats(self, model: nn.Module) -> Tensor:
+        """Loss of every held-out byte, ``[rows context]``."""
+        inputs, targets = map(torch.from_numpy, self._held_out)
+        rows = zip(torch.split(inputs, self.batch), torch.split(targets, self.batch), strict=True)
+        return torch.cat([_losses(model, *some) for some in rows])
 
     @cached_property
     def _held_out(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ablate.components.dims import Dims
+from ablate.components.newton_schulz import NewtonSchulz
 from ablate.errors import UserError
 from ablate.experiments.language.corpus import load_corpus
 from ablate.experiments.language.task import LanguageTask
@@ -47,6 +49,38 @@ def test_it_is_a_sequence_task_with_bytes_as_tokens(folder: Path) -> None:
     task = make(folder)
     assert isinstance(task, SequenceTask)
     assert (task.name, task.vocab) == ("language", 256)
+
+
+def orthogonal(steps: int) -> nn.Module:
+    """A model that says what its Newton-Schulz makes of a matrix."""
+
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            dims = Dims(model=1, heads=1, key=1, value=1)
+            self.ns = NewtonSchulz(dims, steps=steps, coefficients="cubic")
+
+        def forward(self, tokens: Tensor) -> tuple[Tensor, None]:
+            made = self.ns(torch.diag(torch.arange(1.0, 257.0)))
+            return made.diagonal().expand(*tokens.shape, 256), None
+
+    return Steps()
+
+
+def test_a_model_is_also_scored_with_other_newton_schulz_steps(folder: Path) -> None:
+    task = make(folder, scored_steps=(1, 5))
+    model = orthogonal(steps=3)
+    scores = task.score(model)
+    assert tuple(scores) == task.metrics
+    for steps in (1, 5):
+        trained = make(folder).score(orthogonal(steps=steps))["val/bits_per_byte"]
+        assert scores[f"val/bits_per_byte@{steps}_steps"] == trained
+        assert trained != scores["val/bits_per_byte"]
+    assert make(folder).score(model)["val/bits_per_byte"] == scores["val/bits_per_byte"]
+    with pytest.raises(UserError, match="no Newton-Schulz steps"):
+        task.score(Constant(torch.zeros(256)))
+    with pytest.raises(UserError, match="scored_steps"):
+        make(folder, scored_steps=(-1,))
 
 
 def test_targets_are_the_next_bytes_of_the_training_split(folder: Path) -> None:
