@@ -64,6 +64,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     before = dict(os.environ)
+    os.environ["ABLATE_DEBUG"] = "1"  # a driver that fails on the cluster says where
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     set_defaults()
     cluster = Cluster(

@@ -229,7 +229,7 @@ def test_a_hung_step_ends_its_process() -> None:
 
 
 DRIVER = """
-import sys, time
+import signal, sys, time
 from ablate.commands.terminal import stopped_by_sigterm
 from ablate.sweep.driver import run_plan
 from ablate.sweep.fake_study import FakePlan, fake_trial
@@ -242,6 +242,8 @@ def slow(spec, report):
         time.sleep(60)
     fake_trial(spec, report)
 
+# Whoever runs the tests in the background of a shell has made them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with Ledger.open(sys.argv[1]) as ledger, stopped_by_sigterm():
     try:
         run_plan(FakePlan(cells=2, seeds=3), ledger, executor=InlineExecutor(slow))

@@ -102,10 +102,11 @@ class Watch:
     def _work(self) -> None:
         with Ledger.open(self._path, read_only=True) as ledger:
             look = 0
-            while not self._over.wait(LOOK) and self.stopped is None:
+            while not self._over.is_set() and self.stopped is None:
                 self._hear(ledger)
                 self._measure(look)
                 look += 1
+                self._over.wait(LOOK)
 
     def _hear(self, ledger: Ledger) -> None:
         try:
