@@ -38,7 +38,7 @@ COEFFICIENTS: dict[str, Schedule] = {
 }
 SCALES = ("none", "shape", "rms")
 GRANULARITIES = ("token", "chunk")
-CACHED = 2**17  # numbers in a batch of matrices that stays in a processor's cache
+CACHED = 2**16  # numbers in a batch of matrices that stays in a processor's cache
 
 
 def _iterate(x: Tensor, schedule: Schedule) -> Tensor:
