@@ -200,8 +200,8 @@ def test_zipped_blocks_move_together() -> None:
     assert second.compared_with == {"long": 128, "rows": 4, "x": 1, "a": 1, "b": 1}
     with pytest.raises(UserError, match="zip.0: x is a block and a is not"):
         plan({"a": [1, 2]}, blocks=blocks, zip=[["a", "x"]])
+    three = blocks | {"rows": {"levels": [8, 4, 2]}}
     with pytest.raises(UserError, match="zip.1: zipped factors need as many levels each, but long"):
-        three = blocks | {"rows": {"levels": [8, 4, 2]}}
         plan({"a": [1, 2], "b": [1, 2]}, blocks=three, zip=[["a", "b"], ["long", "rows"]])
 
 

@@ -44,14 +44,16 @@ def read(weights: Weights, features: Float[Tensor, "n f"]) -> Float[Tensor, "n e
     """What the memory says to each key."""
     for weight in weights[:-1]:
         features = gelu(features @ weight.T)
-    return features @ weights[-1].T
+    said: Tensor = features @ weights[-1].T
+    return said
 
 
 def write_exactly(
     features: Float[Tensor, "n f"], values: Float[Tensor, "n e"]
 ) -> Float[Tensor, "e f"]:
     """The matrix with the least squared error, and of those the smallest: V^T pinv(phi(K))^T."""
-    return (torch.linalg.pinv(features) @ values).T
+    inverse: Tensor = torch.linalg.pinv(features)
+    return (inverse @ values).T
 
 
 def write(

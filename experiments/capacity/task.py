@@ -93,12 +93,13 @@ class CapacityTask:
     def features(self) -> int:
         """Width of what the memory reads: d, C(d+p, p), sum_i d^i or 1 + p d."""
         d, p = self.key, self.degree
-        return {
+        widths: dict[FeatureMap, int] = {
             "identity": d,
             "monomial": math.comb(d + p, p),
             "kronecker": sum(d**i for i in range(p + 1)),
             "elementwise": 1 + p * d,
-        }[self.feature_map]
+        }
+        return widths[self.feature_map]
 
     @property
     def independent(self) -> int:
@@ -202,7 +203,8 @@ def _drawn(draws: np.random.Generator, count: int, width: int) -> Float[Tensor, 
 
 
 def _unit(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    return rows / rows.norm(dim=1, keepdim=True)
+    unit: Tensor = rows / rows.norm(dim=1, keepdim=True)
+    return unit
 
 
 TASK = CapacityTask
