@@ -1,12 +1,14 @@
 """Peak memory of one case: a process of its own that runs it once, forward and backward.
 
 The peak is the most of the process's resident memory (VmHWM of /proc, set back before the run),
-less what was resident before it: libraries, weights and inputs. A short run of the same layer comes
-first, so that what PyTorch loads on first use is not counted.
+less what was resident before it: libraries, weights and inputs. A short run of the same layer
+comes first, so that what PyTorch loads on first use is not counted; what that run freed is given
+back to the system.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -41,6 +43,9 @@ def _measure(case: Case) -> int:
     torch.set_num_threads(1)
     make(replace(case, tokens=min(SHORT, case.tokens))).both()
     run = make(case)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    if trim is not None:
+        trim(0)
     reset_peak_memory("cpu")
     before = peak_memory("cpu")
     kept = run.both()
