@@ -41,8 +41,8 @@ class Axis:
 
 
 def features(dim: int, degree: int) -> int:
-    """Monomials of at most that degree."""
-    return math.comb(dim + degree, degree)
+    """Monomials of at most that degree; degree 1 is the key itself."""
+    return dim if degree == 1 else math.comb(dim + degree, degree)
 
 
 AXES = (
