@@ -132,7 +132,7 @@ def test_models_are_trained_in_turns() -> None:
 
 def test_check_tells_worse_from_better() -> None:
     stored = {"a": 10.0, "b": 10.0, "c": 10.0, check.MEMORY: 10.0}
-    found = {"a": 6.0, "b": 16.0, "c": 9.0, check.MEMORY: 7.5, "new": 1.0}
+    found = {"a": 6.0, "b": 16.0, "c": 9.0, check.MEMORY: 6.0, "new": 1.0}
     verdicts = {one.name: one.verdict for one in check.compare(found, stored)}
     assert verdicts == {
         "a": "worse",
