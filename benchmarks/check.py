@@ -3,7 +3,8 @@
     python -m benchmarks.check [--json] [--rounds N] [--store]
 
 Ratios of two sides that ran in turns depend little on the machine and its load. A ratio may leave
-its stored value by a factor of 1.5 either way; beyond that the exit code is 1. What has become better is to be stored anew, by `--store`.
+its stored value by a factor of 1.5 either way; beyond that the exit code is 1. What has become
+better is to be stored anew, by `--store`.
 """
 
 from __future__ import annotations
@@ -93,10 +94,7 @@ def compare(found: Mapping[str, float], stored: Mapping[str, float]) -> list[Fin
     gone = sorted(set(stored) - set(found))
     if gone:
         raise ValueError(f"stored but not measured: {', '.join(gone)}; run with --store")
-    return [
-        Finding(name, value, stored.get(name), BAND)
-        for name, value in found.items()
-    ]
+    return [Finding(name, value, stored.get(name), BAND) for name, value in found.items()]
 
 
 def main() -> None:
