@@ -140,7 +140,7 @@ def counts_line(counts: dict[str, int]) -> str:
 
 def _as_seen(records: list[TrialRecord], holder: LockHolder | None) -> list[TrialRecord]:
     """What a dead driver left running is lost, although nobody has written that down yet."""
-    if holder is None or holder.alive():
+    if holder is not None and holder.alive():
         return records
     reason = "the process that drove this trial is gone"
     return [

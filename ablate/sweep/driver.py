@@ -13,7 +13,7 @@ from ablate.sweep.execution import Event, Executor, Job, Recorder, Spec, one_eac
 from ablate.sweep.handout import HandOut
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import BROKEN, FINISHED
-from ablate.sweep.watch import Limits, Watch
+from ablate.sweep.watch import Limits, Stopped, Watch
 
 Stale = Literal["rerun", "keep", "abort"]
 
@@ -83,9 +83,16 @@ def run_plan(
         if todo or then is not None:
             hard = bool(getattr(executor, "isolated", False))
             hand_out = HandOut(ledger.path.parent, checkpoint, limits.trial_seconds, hard)
-            with Watch(ledger, limits) as watch:
-                following = None if then is None else _Following(then, max_trials, todo)
-                _run(todo, ledger, hand_out, executor, jobs_of, on_event, watch, following)
+            following = None if then is None else _Following(then, max_trials, todo)
+            watch = Watch(ledger, limits)
+            try:
+                with watch:
+                    _run(todo, ledger, hand_out, executor, jobs_of, on_event, watch, following)
+            except KeyboardInterrupt as interrupt:
+                # It can strike between a trial's begin and the recorder's note of it.
+                state, reason = _left(watch.stopped)
+                ledger.mark_orphans(state, reason)
+                raise (watch.stopped or interrupt) from None
     finally:
         if mine:
             ledger.release_lock()
@@ -116,12 +123,14 @@ def _run(
             recorder = Recorder(ledger, events)
             executor.run(one_each(hand_out.complete(again, ledger)), recorder)
     except KeyboardInterrupt:
-        why = watch.stopped
-        if why is None:
-            recorder.lose_running("interrupted")
-            raise
-        recorder.lose_running(str(why), state="cancelled")
-        raise why from None
+        state, reason = _left(watch.stopped)
+        recorder.lose_running(reason, state=state)
+        raise
+
+
+def _left(why: Stopped | None) -> tuple[str, str]:
+    """State and reason of the trials that an interrupted run leaves."""
+    return ("lost", "interrupted") if why is None else ("cancelled", str(why))
 
 
 class _Following:

@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ablate.errors import UserError
 from ablate.sweep.driver import run_plan
-from ablate.sweep.execution import Event, Job, Spec
+from ablate.sweep.execution import Event, Job, Recorder, Spec
 from ablate.sweep.fake_study import (
     FAKE_ENV,
     FakePlan,
@@ -221,3 +221,18 @@ def test_without_a_pack_the_trials_of_a_job_run_in_turn(
     counts, begun = drive(ledger, scripted_trial, FakePlan(cells=1, seeds=4), jobs_of=in_threes)
     assert counts == {"done": 3, "failed": 1}
     assert begun == ["c0-s0", "c0-s1", "c0-s2", "c0-s3"]
+
+
+class Interrupted:
+    """An executor in which Ctrl-C strikes before the recorder has noted what began."""
+
+    def run(self, jobs: Iterable[Job], recorder: Recorder) -> None:
+        recorder._ledger.begin("c0-s0")
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_between_two_lines_leaves_no_trial_running(ledger: Ledger) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(PLAN, ledger, executor=Interrupted())
+    assert (ledger.trial("c0-s0").state, ledger.trial("c0-s0").error) == ("lost", "interrupted")
+    assert ledger.counts()["running"] == 0

@@ -169,14 +169,16 @@ class Ledger(Store):
                 [(trial_id,) for trial_id in trial_ids],
             )
 
-    def mark_orphans(self) -> list[str]:
-        """Turn each ``running`` trial, in the plan or not, into ``lost``; return their ids.
+    def mark_orphans(
+        self, state: str = "lost", reason: str = "the process that drove this trial was gone"
+    ) -> list[str]:
+        """Turn each ``running`` trial, in the plan or not, into `state`; return their ids.
 
         Only the holder of the lock may call it: then whoever ran these trials is gone.
         """
         orphans = [r.trial_id for r in self.trials() if r.state == "running"]
         for trial_id in orphans:
-            self.mark(trial_id, "lost", "the process that drove this trial was gone")
+            self.mark(trial_id, state, reason)
         return orphans
 
     def _start(self, trial_id: str, attempt: int, message: dict[str, Any]) -> None:

@@ -15,8 +15,10 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -232,6 +234,15 @@ def _reason(trial: Any) -> tuple[str, bool]:
 
 
 @contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Ray takes SIGTERM for itself and aborts the process; give it back to who had it before."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def _ray(address: str | None, num_cpus: int | None, allow: tuple[str, ...]) -> Iterator[None]:
     """Have Ray running: one that this process has already, or one that is stopped afterwards."""
     set_defaults()
@@ -249,7 +260,7 @@ def _ray(address: str | None, num_cpus: int | None, allow: tuple[str, ...]) -> I
         # Left alone, Ray writes a lasting token into the user's home folder, and fails without one.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     try:
-        with _quiet():
+        with _quiet(), _own_sigterm():
             if address:
                 cluster.join(address, allow)
             else:

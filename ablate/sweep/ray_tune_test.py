@@ -93,6 +93,7 @@ def test_more_than_the_machine_has_is_refused(ray: None, tmp_path: Path) -> None
 
 DRIVER = """
 import sys
+from ablate.commands.terminal import stopped_by_sigterm
 from ablate.sweep.driver import run_plan
 from ablate.sweep.fake_study import FakePlan, scripted_trial
 from ablate.sweep.ledger import Ledger
@@ -101,10 +102,30 @@ from ablate.sweep.ray_tune import RayTuneExecutor
 def tell(event):
     print(event.trial_id, event.kind, flush=True)
 
-with Ledger.open(sys.argv[1]) as ledger:
+with Ledger.open(sys.argv[1]) as ledger, stopped_by_sigterm():
     executor = RayTuneExecutor(cpus=1, num_cpus=1, run=scripted_trial)
-    run_plan(FakePlan(cells=1, seeds=3), ledger, executor=executor, on_event=tell)
+    try:
+        run_plan(FakePlan(cells=1, seeds=3), ledger, executor=executor, on_event=tell)
+    except KeyboardInterrupt:
+        sys.exit(130)
 """
+
+
+def test_a_polite_kill_ends_a_run_through_ray_as_ctrl_c_does(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    command = [sys.executable, "-c", DRIVER, str(path)]
+    env = os.environ | {FAKE_ENV: "c0-s1:sleep"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as driver:
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            if line == "c0-s1 start\n":
+                os.kill(driver.pid, signal.SIGTERM)
+                break
+        driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    with Ledger.open(path) as ledger:
+        found = {record.trial_id: record.state for record in ledger.trials()}
+        assert found == {"c0-s0": "done", "c0-s1": "lost", "c0-s2": "missing"}
 
 
 def test_after_a_killed_driver_only_the_missing_trials_run(tmp_path: Path) -> None:
