@@ -188,7 +188,9 @@ def plan_study(
         allow=tuple(allow),
         probed=probe,
     )
-    power = power_of(len(declared.seeds), len(cells) - 1, pilot, cells[0].id)
+    searched = _search(laid.designs[0].design, file.name)
+    compared = int(searched["trials"]) if searched else len(cells) - 1
+    power = power_of(len(declared.seeds), compared, pilot, cells[0].id)
     aliases = alias_sentences(laid)
     memory = check_memory(cells, declared.resources, file.name)
     pruning = plan_pruning(declared, laid, file.name)
@@ -210,7 +212,7 @@ def plan_study(
         design=" + ".join(one.design.kind for one in laid.designs),
         claims=tuple(declared.claims),
         aliases=tuple(aliases),
-        search=_search(laid.designs[0].design, file.name),
+        search=searched,
         tune=tuple(declared.tune),
         pruning=pruning,
         limits=declared.limits.model_dump(exclude_none=True),
