@@ -50,13 +50,16 @@ def refused(key: str, given: object, problem: Mapping[str, Any]) -> UserError:
         given: the value.
         problem: the first of pydantic's `ValidationError.errors()`.
     """
+    shown = {None: "null", True: "true", False: "false"}
+    value = shown[given] if given is None or isinstance(given, bool) else repr(given)
+    return UserError(f"{key} is {value}: {rule_of(problem)}.")
+
+
+def rule_of(problem: Mapping[str, Any]) -> str:
+    """What pydantic wants in place of a value: ``must be a whole number``."""
     kind = str(problem["type"])
     expected = _TYPES.get(kind.partition("_")[0])
     if expected and kind.partition("_")[2] in ("type", "from_float", "parsing"):
-        rule = f"must be {expected}"
-    else:
-        text = str(problem["msg"]).removeprefix("Value error, ").replace("Input should", "must")
-        rule = text[0].lower() + text[1:]
-    shown = {None: "null", True: "true", False: "false"}
-    value = shown[given] if given is None or isinstance(given, bool) else repr(given)
-    return UserError(f"{key} is {value}: {rule}.")
+        return f"must be {expected}"
+    text = str(problem["msg"]).removeprefix("Value error, ").replace("Input should", "must")
+    return text[0].lower() + text[1:]

@@ -99,13 +99,15 @@ def totals(plan: Plan) -> str:
     """Say in a line how many trials there are, how many are to run, and what they take."""
     trials = plan.trials()
     known = _known(plan)
-    left = sum(known.get(s["id"], _MISSING).state in AGAIN for s in trials)
+    has = [known.get(spec["id"], _MISSING) for spec in trials]
+    if plan.search:  # what it has chosen so far stands in the ledger alone
+        has = [record for record in known.values() if record.in_plan] or has
+    finished = sum(record.state not in AGAIN for record in has)
     text = (
         f"{several(plan.rows, 'cell')} x {several(len(plan.seeds), 'seed')}"
         f" = {several(plan.size, 'trial')}"
     )
-    if left < len(trials):
-        finished = len(trials) - left
+    if finished:
         text += f", {finished} finished, {plan.size - finished} to run"
     cost = plan.cost()
     if cost["trial_seconds"] is not None:

@@ -55,6 +55,7 @@ def test_a_search_runs_is_taken_up_again_and_reported(study: str) -> None:
     third = call("run", study, "--executor", "inline")
     assert "8 done" in third.stdout
     assert "[1/" not in third.stdout, "nothing is left to run"
+    assert "8 trials, 8 finished, 0 to run" in call("plan", study).stdout.replace("\n", " ")
     report = call("report", study, "--format", "md")
     assert report.exit_code == 0, report.output
     for number in (1, 2, 3):

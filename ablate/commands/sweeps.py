@@ -17,6 +17,7 @@ from ablate.commands.options import (
     Study,
 )
 from ablate.commands.terminal import guarded
+from ablate.errors import UserError
 
 
 @guarded
@@ -64,6 +65,8 @@ def run(
     from ablate.commands.run import RunOptions, given_limits, run_command
     from ablate.sweep.packs import packing_of
 
+    if no_packing and packing not in (None, "off"):
+        raise UserError(f"--packing {packing} and --no-packing contradict each other: give one.")
     if no_packing:
         packing = "off"
     options = RunOptions(

@@ -44,6 +44,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "s.yaml: cell window=-4: window: OmegaWindow.length=-4: must be >= 1",
     ),
+    "none of several kinds": (
+        {},
+        {"resources": {"packing": "banana"}},
+        "s.yaml: resources.packing is 'banana': must be 'auto' or 'off' or a whole number.",
+    ),
     "text for a number": (
         {"window.length": [4, "long"]},
         {},

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from ablate.errors import UserError, refused, unknown
+from ablate.errors import UserError, refused, rule_of, unknown
 from ablate.study.upkeep import CheckpointSection, LimitsSection
 
 KIND_NAMES = (
@@ -317,7 +317,22 @@ def validate(content: dict[str, Any], file: Path) -> Study:
     except ValidationError as error:
         # A misspelt key is the cause of the missing one, so it goes first.
         problems = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        raise _explain(problems[0], file.name) from None
+        raise _explain(_alternatives(problems), file.name) from None
+
+
+def _alternatives(problems: list[ErrorDetails]) -> ErrorDetails:
+    """The first problem; of a value that may be of several kinds, what each would have taken."""
+    first = problems[0]
+    if len(first["loc"]) < 2 or not _KIND.fullmatch(str(first["loc"][-1])):
+        return first
+    place = first["loc"][:-1]
+    rules = [rule_of(one) for one in problems if one["loc"][:-1] == place]
+    rest = [rule.removeprefix("must be ") for rule in rules[1:]]
+    return first | {"loc": place, "type": "value_error", "msg": " or ".join([rules[0], *rest])}
+
+
+_KIND = re.compile(r"int|float|bool|str|literal\[.*\]|(constrained|list|dict|function).*")
+"""How pydantic names the kind that it tried, as the last part of a place."""
 
 
 def _explain(problem: ErrorDetails, file: str) -> UserError:

@@ -130,8 +130,8 @@ class Watch:
         if disk is not None and look % LOOK_AT_DISK == 0:
             used = folder_bytes(self._path.parent)
             if used > disk:
-                text = f"the study's folder takes {used / 1e6:,.1f} MB, the most is"
-                self._stop("max_disk", f"{text} {disk / 1e6:,.1f} MB")
+                text = f"the study's folder takes {used / 1e6:,.3f} MB, the most is"
+                self._stop("max_disk", f"{text} {disk / 1e6:,.3f} MB")
 
     def _stop(self, kind: Kind, reason: str) -> None:
         if self.stopped is not None:
