@@ -178,7 +178,7 @@ def test_a_study_is_launched_as_a_job_and_followed_to_its_exit_code(
     assert again.exit_code == 0
     assert "running 1 trial" in again.stdout
     assert launch(cluster, "--job", job[1], "--stop").stdout == f"job {job[1]} had ended\n"
-    failed = launch(cluster, str(file), "--home", str(home), "--python", "exit 7; python")
+    failed = launch(cluster, str(file), "--home", str(home), "--python", "sh -c 'exit 7'")
     assert failed.exit_code == 7
     assert "ended with exit code 7" in failed.stderr
     missing = launch(cluster, "--job", "nothing")

@@ -71,7 +71,8 @@ def _submit(
         file = find_study(study, options.config_dirs) if by_path else None
         named = pack_folder(folder, file, options.config_dirs, options.allow)
         arguments = [*([] if by_path else [study]), *named, *overrides, *options.passed]
-        driver = Driver(plan.study, arguments, options.home, env, options.python, folder)
+        along = folder if any(folder.iterdir()) else None
+        driver = Driver(plan.study, arguments, options.home, env, options.python, along)
         job_id = server.submit(driver)
     out.print(f"{plan.study}: {totals(plan)}", style="bold", markup=False)
     again = f"{program()} launch --job {job_id} --address {server.address}"

@@ -149,8 +149,9 @@ def slow(spec, report):
     def tell(message):
         report(message)
         print(spec["id"], message["kind"], flush=True)
+        if spec["id"] == "c1-s2" and message["kind"] == "row":
+            time.sleep(60)  # until it is killed
     fake_trial(spec, tell)
-    time.sleep(0.02)
 
 with Ledger.open(sys.argv[1]) as ledger:
     run_plan(FakePlan(), ledger, executor=InlineExecutor(slow))

@@ -36,6 +36,8 @@ _TALKERS = (
     "ray._private.runtime_env.packaging",
 )
 _LARGEST = 50_000_000
+# Ray may delete the folder in which it starts a job before the job has ended, so go to a copy.
+_KEEP = 'kept=$(mktemp -d) && cp -R . "$kept" && cd "$kept"'
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Driver:
     def command(self) -> str:
         """Return the line that the head's shell runs."""
         words = ["-m", "ablate", "run", *self.arguments, "--address", "auto"]
-        return f"{self.python} {shlex.join(words)}"
+        line = f"{self.python} {shlex.join(words)}"
+        return line if self.folder is None else f"{_KEEP} && exec {line}"
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class JobServer:
                         f"ablate launch --job {job.submission_id} --address {self.address}"
                     )
             environment: dict[str, Any] = {"env_vars": {**driver.env, "ABLATE_HOME": driver.home}}
-            if driver.folder is not None and any(driver.folder.iterdir()):
+            if driver.folder is not None:
                 environment["working_dir"] = str(driver.folder)
             name = re.sub(r"[^\w.-]+", "-", driver.study)
             return self._submit(
