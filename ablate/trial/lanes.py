@@ -20,11 +20,11 @@ from ablate.trial.train import token_loss
 RATES = ("lr", "weight_decay", "warmup", "clip", "beta1", "beta2")
 """Settings of ``train`` that lanes may differ in: they are numbers of the program."""
 MOST_LANES = 64
-BUSY = 2**16
+BUSY = 2**17
 """Numbers (rows x tokens x width) above which an operation on all lanes leaves the cache, and has
 long hidden what starting it costs: more lanes bring nothing. Measured: docs/performance.md."""
-FEWEST = 8
-"""Lanes below which a pack of models gains next to nothing: 4 lanes were 1.1 times as fast."""
+FEWEST = 16
+"""Room for fewer lanes means operations so large that a pack gains next to nothing."""
 LENGTH = 9  # tokens of the probe
 TOLERANCE = 1e-3  # of the probe's gradients, in float32
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
