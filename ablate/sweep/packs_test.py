@@ -70,8 +70,8 @@ def test_lanes_of_learners_follow_from_the_cache(monkeypatch: pytest.MonkeyPatch
 
 def test_lanes_of_models_follow_from_the_work_of_a_step() -> None:
     width = tiny("titans_lmm")["backbone"]["dim"] * 16
-    assert most_lanes(model(0, batch=2)) == min(64, 2**16 // (2 * width))
-    assert most_lanes(model(0, batch=2**15 // width)) == 1
+    assert most_lanes(model(0, batch=2)) == min(64, 2**17 // (2 * width))
+    assert most_lanes(model(0, batch=2**14 // width)) == 1
 
 
 def test_rates_and_seeds_share_a_program_and_all_else_does_not() -> None:
