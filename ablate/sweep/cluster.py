@@ -182,9 +182,11 @@ def code_hash() -> str:
     digest = hashlib.sha256()
     for package in ("sweep", "trial", "components", "experiments"):
         folder = _find(f"ablate.{package}")
-        for file in sorted(folder.rglob("*.py")) if folder else ():
+        if folder is None:
+            continue
+        for file in sorted(folder.rglob("*.py")):
             if not file.name.endswith("_test.py"):
-                digest.update(f"{package}/{file.relative_to(folder)}\n".encode() if folder else b"")
+                digest.update(f"{package}/{file.relative_to(folder)}\n".encode())
                 digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 

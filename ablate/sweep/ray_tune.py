@@ -237,9 +237,11 @@ def _reason(trial: Any) -> tuple[str, bool]:
 def _own_sigterm() -> Iterator[None]:
     """Ray takes SIGTERM for itself and aborts the process; give it back to who had it before."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

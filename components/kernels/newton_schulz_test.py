@@ -7,29 +7,10 @@ import torch
 from torch import Tensor
 
 from ablate.components.kernels.newton_schulz import orthogonal_sums
-from ablate.components.newton_schulz import COEFFICIENTS, Schedule, orthogonalise
+from ablate.components.newton_schulz import COEFFICIENTS
+from ablate.components.orthogonal_sums_test import EPS, draw, plainly
 
-EPS = 1e-7
 NAMES = ("s0", "u", "z", "carry", "read", "write", "end", "right")
-
-
-def in_torch(tensors: list[Tensor], schedule: Schedule) -> tuple[Tensor, Tensor]:
-    """The same sums with a matrix for each write."""
-    s0, u, z, carry, read, write, end, right = tensors
-    momenta = carry[..., None, None] * s0[:, None]
-    momenta = momenta + torch.einsum("pws,pso,psi->pwoi", read, u, z)
-    made = orthogonalise(momenta, steps=len(schedule), coefficients=schedule, eps=EPS)
-    y = torch.einsum("pnw,pwoi,pni->pno", write, made, right)
-    return y, torch.einsum("pw,pwoi->poi", end, made)
-
-
-def draw(o: int, i: int, sources: int, writes: int, tokens: int) -> list[Tensor]:
-    stream = torch.Generator().manual_seed(0)
-    shapes = (
-        (2, o, i), (2, sources, o), (2, sources, i), (2, writes), (2, writes, sources),
-        (2, tokens, writes), (2, writes), (2, tokens, i),
-    )  # fmt: skip
-    return [torch.randn(shape, generator=stream) for shape in shapes]
 
 
 def apart(found: Tensor, true: Tensor) -> float:
@@ -58,10 +39,10 @@ def test_sums_and_every_gradient_are_those_of_torch(
     o: int, i: int, sources: int, writes: int, tokens: int, coefficients: str
 ) -> None:
     schedule = COEFFICIENTS[coefficients] * 3
-    inputs = [x.requires_grad_() for x in draw(o, i, sources, writes, tokens)]
+    inputs = [x.float().requires_grad_() for x in draw(o, i, sources, writes, tokens)]
     true_inputs = [x.detach().double().requires_grad_() for x in inputs]
     outputs = orthogonal_sums(*inputs, schedule=schedule, eps=EPS)
-    truth = in_torch(true_inputs, schedule)
+    truth = plainly(tuple(true_inputs), schedule)
     for found, true in zip(outputs, truth, strict=True):
         assert apart(found, true) < 2e-5
     made, right = gradients(outputs, inputs), gradients(truth, true_inputs)
@@ -72,14 +53,14 @@ def test_sums_and_every_gradient_are_those_of_torch(
 def test_bf16_inputs_are_read_as_fp32() -> None:
     inputs = [x.to(torch.bfloat16) for x in draw(8, 8, 3, 2, 3)]
     y, made = orthogonal_sums(*inputs, schedule=COEFFICIENTS["quintic"] * 2, eps=EPS)
-    true_y, true_made = in_torch([x.double() for x in inputs], COEFFICIENTS["quintic"] * 2)
+    true_y, true_made = plainly(tuple(x.double() for x in inputs), COEFFICIENTS["quintic"] * 2)
     assert (y.dtype, made.dtype) == (torch.bfloat16, torch.bfloat16)
     assert apart(y, true_y) < 4e-3  # one rounding to 8 bits
     assert apart(made, true_made) < 4e-3
 
 
 def test_a_gate_of_zero_and_no_momentum_have_finite_gradients() -> None:
-    inputs = draw(8, 8, 3, 2, 3)
+    inputs = [x.float() for x in draw(8, 8, 3, 2, 3)]
     inputs[3], inputs[4] = torch.zeros_like(inputs[3]), torch.zeros_like(inputs[4])
     inputs = [x.requires_grad_() for x in inputs]
     y, made = orthogonal_sums(*inputs, schedule=COEFFICIENTS["quintic"] * 2, eps=EPS)
