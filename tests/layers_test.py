@@ -23,6 +23,7 @@ ALLOWED = {
         "ablate.components",
         "ablate.arguments",
         "ablate.errors",
+        "ablate.home",
     },
     "ablate.trial": {
         "ablate.trial",

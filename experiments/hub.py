@@ -1,0 +1,322 @@
+"""One way to data sets of the Hugging Face hub: folder, caches, hub, sample; the source is said.
+
+Everything in the product that reads rows of a published data set calls `open_rows`:
+
+    rows = open_rows(Dataset("ybisk/piqa", split="validation"), where=self.data, sample=SAMPLE)
+    for row in rows: ...          # plain dictionaries, from the start each time
+    facts = rows.facts()          # log it: {"data_source": ..., "data_is_sample": "no"}
+    identity = rows.digest()      # for data_identity, of a set that is small
+
+`where` is a task's argument. It names one source, or leaves the choice to the order below:
+
+| where | source |
+|---|---|
+| ``auto`` | the first of the caches, the hub and the packaged sample that has it |
+| ``cache`` | ``$ABLATE_HOME/datasets/OWNER--NAME``, or Hugging Face's own caches; no network |
+| ``hub`` | the hub, by ``datasets`` streaming |
+| ``sample`` | the few rows that come with Ablate |
+| anything else | the path of a folder or file; nothing else is tried |
+
+``HF_HUB_OFFLINE=1`` or ``HF_DATASETS_OFFLINE=1`` keep it off the network. Rows of a sample say so
+in `Rows.source`, in `Rows.facts` and by `Rows.is_sample`, which a task has to pass on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablate.errors import Failure, UserError
+from ablate.experiments.row_files import Row, find_files, listing, read_rows
+from ablate.home import home
+
+AUTO, CACHE, HUB, SAMPLE = "auto", "cache", "hub", "sample"
+INSTALL = "pip install 'ablate[data]'"
+"""What brings `datasets` and `tokenizers`."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A published data set, as the hub knows it.
+
+    Args:
+        name: ``owner/name``.
+        config: its configuration, such as ``sample-10BT``.
+        split: ``train``, ``validation`` or ``test``.
+        revision: a branch, tag or commit; None is the newest.
+        columns: what is read of each row; empty is all.
+        files: glob of the split's files in the hub's repository, for copies of it; needed only
+            where folder and file names do not tell.
+    """
+
+    name: str
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    columns: tuple[str, ...] = ()
+    files: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Name and configuration, for messages and tables."""
+        return f"{self.name}:{self.config}" if self.config else self.name
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a data set, and where they are from. Iterating starts from the first row each time.
+
+    Args:
+        dataset: what was asked for.
+        source: ``folder PATH``, ``cache NAME``, ``hub NAME@revision`` or ``packaged sample``.
+        is_sample: whether they only stand in for the data set.
+        key: changes when the data may have changed; cheap, no row is read for it.
+        start: gives the rows from the first one.
+    """
+
+    dataset: Dataset
+    source: str
+    is_sample: bool
+    key: str
+    start: Callable[[], Iterator[Row]]
+
+    def __iter__(self) -> Iterator[Row]:
+        return self.start()
+
+    def facts(self) -> dict[str, float | str]:
+        """What a run has to log about its data."""
+        return {
+            "dataset": self.dataset.label,
+            "data_source": self.source,
+            "data_is_sample": "yes" if self.is_sample else "no",
+        }
+
+    def digest(self) -> str:
+        """Short hash of all rows and of whether they are a sample; reads them all."""
+        found = hashlib.sha256(b"sample" if self.is_sample else b"")
+        for row in self:
+            found.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+        return found.hexdigest()[:12]
+
+
+def is_offline() -> bool:
+    """Whether the environment forbids the hub, in Hugging Face's own words."""
+    said = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
+    return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in said)
+
+
+def datasets_folder() -> Path:
+    """Where data sets are looked for first: ``$ABLATE_DATASETS``, else in Ablate's home."""
+    given = os.environ.get("ABLATE_DATASETS")
+    return Path(given).expanduser().absolute() if given else home() / "datasets"
+
+
+def open_rows(
+    dataset: Dataset, *, where: str = AUTO, sample: Path | Iterable[Row] | None = None
+) -> Rows:
+    """Find the rows of a data set; see the module's text for the order.
+
+    Args:
+        dataset: what is wanted.
+        where: ``auto``, ``cache``, ``hub``, ``sample``, or the path of a folder or file.
+        sample: rows that come with Ablate, or their file, in the data set's columns. Taken only
+            where nothing else is had, or where they are asked for.
+
+    Raises:
+        UserError: it is nowhere, in one line that says where it was looked for.
+        Failure: the hub did not answer.
+    """
+    if where == SAMPLE:
+        if sample is None:
+            raise UserError(f"{dataset.label} has no packaged sample.")
+        return _of_sample(dataset, sample)
+    if where not in (AUTO, CACHE, HUB):
+        return _of_folder(dataset, where)
+    looked = []
+    if where != HUB:
+        if (cached := _of_cache(dataset)) is not None:
+            return cached
+        looked.append(
+            f"not in {datasets_folder() / _folder_name(dataset)} nor Hugging Face's caches"
+        )
+    if where != CACHE:
+        if not (reason := _no_hub()):
+            return _of_hub(dataset)
+        looked.append(f"the hub is not used: {reason}")
+    if where == AUTO and sample is not None:
+        return _of_sample(dataset, sample)
+    hint = "; 'sample' takes the packaged rows" if sample is not None else ""
+    raise UserError(
+        f"{dataset.label} ({dataset.split}) is not available: {'; '.join(looked)}. "
+        f"Give the path of a folder with its parquet or JSON-lines files{hint}."
+    )
+
+
+def keep_rows(rows: Rows) -> Rows:
+    """Write rows from the hub into Ablate's folder of data sets, and give those; others as given.
+
+    For sets that are small: the next time, and on machines without a network that share the
+    folder, they are a cache.
+    """
+    if not rows.source.startswith(HUB):
+        return rows
+    dataset = rows.dataset
+    revision = rows.source.rpartition("@")[2]
+    folder = datasets_folder() / _folder_name(dataset) / (dataset.config or "default")
+    target = folder / f"{dataset.split}@{revision}.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with open(fresh, "w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row, default=str) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, target)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return Rows(dataset, rows.source, False, rows.key, lambda: read_rows([target], dataset.columns))
+
+
+def _of_folder(dataset: Dataset, given: str) -> Rows:
+    path = Path(given).expanduser()
+    if not path.exists():
+        raise UserError(
+            f"{dataset.label}: no such file or folder {given!r} (looked at {path.absolute()}). "
+            f"Give a path, or one of {AUTO}, {CACHE}, {HUB}, {SAMPLE}."
+        )
+    files = _files(dataset, path)
+    if not files:
+        raise UserError(f"{dataset.label}: {given} has no parquet, JSON, Arrow or text file.")
+    return _of_files(dataset, files, f"folder {given}")
+
+
+def _of_cache(dataset: Dataset) -> Rows | None:
+    own = datasets_folder() / _folder_name(dataset)
+    for folder in (own, *_snapshots(dataset), *_prepared(dataset)):
+        try:
+            files = _files(dataset, folder) if folder.is_dir() else []
+        except UserError:  # other splits only
+            continue
+        if files:
+            return _of_files(dataset, files, f"cache {dataset.label}{_revision_of(folder, files)}")
+    return None
+
+
+def _of_files(dataset: Dataset, files: list[Path], source: str) -> Rows:
+    key = hashlib.sha256(repr((dataset, listing(files))).encode()).hexdigest()[:16]
+    return Rows(dataset, source, False, key, lambda: read_rows(files, dataset.columns))
+
+
+def _of_sample(dataset: Dataset, sample: Path | Iterable[Row]) -> Rows:
+    if isinstance(sample, Path):
+        path = sample
+        key = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        return Rows(
+            dataset, "packaged sample", True, key, lambda: read_rows([path], dataset.columns)
+        )
+    kept = list(sample)
+    key = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+    return Rows(dataset, "packaged sample", True, key, lambda: iter(kept))
+
+
+def _of_hub(dataset: Dataset) -> Rows:
+    from huggingface_hub import HfApi
+
+    try:
+        revision = HfApi().dataset_info(dataset.name, revision=dataset.revision).sha
+    except Exception as error:  # of the network, of its client, or of the hub's answer
+        raise _unreached(dataset, error) from error
+    source = f"hub {dataset.label}@{revision}"
+    key = hashlib.sha256(repr((dataset, revision)).encode()).hexdigest()[:16]
+    return Rows(dataset, source, False, key, lambda: _stream(dataset, revision))
+
+
+def _stream(dataset: Dataset, revision: str | None) -> Iterator[Row]:
+    from datasets import load_dataset
+
+    read = 0
+    try:
+        rows = load_dataset(
+            dataset.name,
+            dataset.config,
+            split=dataset.split,
+            revision=revision,
+            streaming=True,
+        )
+        if dataset.columns:
+            rows = rows.select_columns(list(dataset.columns))
+        for row in rows:
+            read += 1
+            yield dict(row)
+    except Exception as error:  # as above
+        raise _unreached(dataset, error, f" after {read} rows") from error
+
+
+def _unreached(dataset: Dataset, error: Exception, when: str = "") -> Failure:
+    first = str(error).strip().partition("\n")[0] or type(error).__name__
+    return Failure(
+        f"{dataset.label}: the hub failed{when}: {first} "
+        "(HF_HUB_OFFLINE=1 keeps off it; a path to a local copy needs none)"
+    )
+
+
+def _no_hub() -> str:
+    """Why the hub cannot be asked; empty if it can."""
+    if is_offline():
+        return "HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set"
+    try:
+        import datasets  # noqa: F401 - only whether it is there
+        import huggingface_hub  # noqa: F401 - as above
+    except ImportError:
+        return f"that needs the package datasets ({INSTALL})"
+    return ""
+
+
+def _files(dataset: Dataset, folder: Path) -> list[Path]:
+    return find_files(folder, split=dataset.split, config=dataset.config, pattern=dataset.files)
+
+
+def _folder_name(dataset: Dataset) -> str:
+    return dataset.name.replace("/", "--")
+
+
+def _hugging_face() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("HF_HOME") or f"{cache}/huggingface").expanduser()
+
+
+def _snapshots(dataset: Dataset) -> list[Path]:
+    """Copies of the repository made by ``hf download``, the wanted or newest revision first."""
+    cache = Path(os.environ.get("HF_HUB_CACHE") or _hugging_face() / "hub").expanduser()
+    folder = cache / f"datasets--{_folder_name(dataset)}"
+    wanted = dataset.revision or "main"
+    reference = folder / "refs" / wanted
+    if reference.is_file():
+        return [folder / "snapshots" / reference.read_text().strip()]
+    return [folder / "snapshots" / wanted]
+
+
+def _prepared(dataset: Dataset) -> list[Path]:
+    """What ``load_dataset`` has written as Arrow files, the newest first."""
+    cache = Path(os.environ.get("HF_DATASETS_CACHE") or _hugging_face() / "datasets").expanduser()
+    folder = cache / dataset.name.replace("/", "___")
+    if dataset.config:
+        folder /= dataset.config
+    whole = [path.parent for path in folder.rglob("dataset_info.json")]
+    return sorted(
+        (path for path in whole if dataset.revision in (None, path.name)),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+
+
+def _revision_of(folder: Path, files: list[Path]) -> str:
+    if folder.parent.name == "snapshots":
+        return f"@{folder.name}"
+    revisions = {path.name.partition("@")[2].partition(".")[0] for path in files}
+    return f"@{revisions.pop()}" if len(revisions) == 1 and "" not in revisions else ""
