@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.components.bias import L2, Bias
+from ablate.components.bias import L2, Bias, Dot
 from ablate.components.combinations import check_combination, check_steps, is_plain_matrix
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
@@ -20,9 +20,10 @@ from ablate.components.memory import Memory, Weights
 from ablate.components.memory_layer import MemoryLayer, Window, wide_numbers
 from ablate.components.multi_step import MultiStepGradientDescent, interleave
 from ablate.components.newton_schulz import NewtonSchulz
-from ablate.components.recurrence.chunked import Rule, run_chunked
+from ablate.components.recurrence.chunked import run_chunked
 from ablate.components.recurrence.coefficients import Gates
 from ablate.components.recurrence.mapped import inside_chunk, minimum
+from ablate.components.recurrence.rule import Rule
 from ablate.components.recurrence.state import MemoryState
 from ablate.components.recurrence.writes import Carried
 from ablate.components.retention import Retention
@@ -163,12 +164,18 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             decayed=optimizer.decayed,
             ridge=optimizer.ridge,
             online=self._solvable(),
+            plain=self._plain(),
             side=self.retention.side or "key",
             mapped=self.retention.weights if self.retention.maps else None,
             linear_inside=self.retention.applied == "chunk",
             shrink=self.retention.shrink if self.retention.shrinks else None,
             reset=self._reset if self.retention.resets else None,
         )
+
+    def _plain(self) -> str | None:
+        """Whether the errors of a stretch are the memory on keys less values, or values alone."""
+        linear = {L2: "l2", Dot: "dot"}
+        return linear.get(type(self.bias)) if is_plain_matrix(self.memory) else None
 
     def _solvable(self) -> bool:
         """Whether the exact online rule is linear in the errors, so that blocks solve for them."""

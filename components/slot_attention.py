@@ -22,8 +22,9 @@ from ablate.components.bias import Dot
 from ablate.components.dims import Dims
 from ablate.components.memory import MatrixMemory, Memory
 from ablate.components.memory_layer import check_widths, wide_numbers
-from ablate.components.recurrence.chunked import Rule, run_chunked
+from ablate.components.recurrence.chunked import run_chunked
 from ablate.components.recurrence.coefficients import Gates
+from ablate.components.recurrence.rule import Rule
 from ablate.components.recurrence.state import MemoryState
 from ablate.components.retention import ChannelRetention
 

@@ -84,15 +84,15 @@ class ChannelWrite:
     side: str
     fronts: int
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
-        """Fast weight j of every token applied to `z`; `plain` is the first W on `z`."""
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
+        """Fast weight j of every token applied to `z`."""
         w, u = self.w, self.us[j]
         if self._by_columns(at_features=at_features):
             y = torch.bmm(by_token(w.carry) * z, self.carried.weights[j].mT)
             if w.momentum is not None:
                 y = y - torch.bmm(by_token(w.momentum) * z, self.carried.momenta[j].mT)
             return torch.baddbmm(y, self.kernel, u, alpha=-1)
-        y = by_token(w.carry) * plain
+        y = by_token(w.carry) * torch.bmm(z, self.carried.weights[j].mT)
         if w.momentum is not None:
             y = y - by_token(w.momentum) * torch.bmm(z, self.carried.momenta[j].mT)
         kernel = self.kernel if at_features else torch.bmm(z, self.zs[j].mT)
@@ -136,7 +136,7 @@ class BothWrite:
     carried: Carried
     kernel: Tensor
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """The matrix of every token applied to `z`."""
         columns, rows = self._split(by_token(self.w.carry), -1)
         kept: Tensor = rows * torch.bmm(columns * z, self.carried.weights[j].mT)

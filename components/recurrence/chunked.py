@@ -8,104 +8,27 @@ sum of outer products, so it is made, one matrix for each write. docs/memory_lay
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.components.memory import Memory, Weights
-from ablate.components.newton_schulz import NewtonSchulz
-from ablate.components.recurrence.channels import (
-    BothWrite,
-    ChannelWrite,
-    fold_both,
-    fold_channels,
-    key_kernel,
-)
+from ablate.components.memory import Weights
+from ablate.components.recurrence.channels import fold_both, fold_channels, key_kernel
 from ablate.components.recurrence.coefficients import (
+    Folded,
     Gates,
     LinearWeights,
     OrthogonalWeights,
     fold_linear,
     fold_orthogonal,
 )
-from ablate.components.recurrence.mapped import (
-    ChunkEndWrite,
-    inside_chunk,
-    least_squares_write,
-    mapped_write,
-    minimum,
-    shrunk_write,
-)
-from ablate.components.recurrence.online import BLOCK, online_errors
+from ablate.components.recurrence.online import BLOCK
+from ablate.components.recurrence.rule import Rule
 from ablate.components.recurrence.state import MemoryState, Piece, cut
-from ablate.components.recurrence.writes import (
-    Carried,
-    LinearWrite,
-    OrthogonalWrite,
-    ReadBefore,
-    Write,
-)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What does not depend on the token.
-
-    memory, features, error: how a memory is wired, phi, and the gradient of the loss at its output.
-    chunk: tokens whose gradients share one memory. window: c. momentum: whether there is one.
-    step_inside: lr multiplies the gradient (else the write). orthogonalise: map of each write, None
-    to write the momentum itself; then `group` is the number of tokens between two writes.
-    nesterov: the momentum is written as it will be one token later. implicit: the step is
-    lr / (1 + lr |phi(k)|^2). decayed: the error is that of the memory after this token's decay.
-    online: solve for the errors of chunks of one token (see `online`). side: of a matrix that
-    retention by channel acts on. mapped: weights from what is written; `linear_inside`: at chunk
-    ends only. shrink: what each token does
-    to the weights, given its step. reset: what a chunk starts from. ridge: of a memory that is the
-    minimum of squared errors itself. truncated: windows end at their
-    chunk's start. read_before: a token reads the memory before its own write.
-    """
-
-    memory: Memory
-    features: Callable[[Tensor], Tensor]
-    error: Callable[[Tensor, Tensor], Tensor]
-    chunk: int
-    window: int
-    momentum: bool
-    step_inside: bool
-    orthogonalise: NewtonSchulz | None = None
-    group: int = 1
-    nesterov: bool = False
-    implicit: bool = False
-    decayed: bool = False
-    online: bool = False
-    side: str = "key"
-    mapped: Callable[[Tensor], Tensor] | None = None
-    shrink: Callable[[Tensor, Tensor], Tensor] | None = None
-    reset: Callable[[Carried], Carried] | None = None
-    ridge: float | None = None
-    truncated: bool = False
-    read_before: bool = False
-    linear_inside: bool = False
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """One piece of a chunk. Sources are the halo, then the tokens themselves."""
-
-    raw_keys: Tensor  # p i d
-    raw_queries: Tensor  # p n d
-    features: Tensor  # p i+n f: of the sources, then of the queries
-    keys: Tensor  # p i f
-    queries: Tensor  # p n f
-    values: Tensor  # p i e
-    keep: Tensor  # p n, or p n d by channel
-    lr: Tensor  # p n
-    kernel: Tensor | None  # p n i: phi(q) . phi(k), weighted; None when orthogonalised
-    weights: LinearWeights | OrthogonalWeights  # without g
-    ends: bool  # with its chunk
+from ablate.components.recurrence.stretches import Coefficients, Stretches, advance
+from ablate.components.recurrence.writes import Carried
 
 
 def run_chunked(
@@ -133,16 +56,9 @@ def run_chunked(
     step = None if step is None else step.flatten()
     outputs = []
     for piece in cut(q.shape[1], BLOCK if rule.online else rule.chunk, state.position):
-        stretches, step = _prepare(rule, piece, q, keys, values, gates, step)
-        read = []
-        for stretch in stretches:
-            if piece.position == 0:
-                carried = replace(carried, kept=None) if rule.linear_inside else carried
-                carried = carried if rule.reset is None else rule.reset(carried)
-                base = carried.weights
-            y, carried = _advance(rule, stretch, base, carried)
-            read.append(y)
-        outputs.append(_joined(read, q.shape[0]))
+        x, step = _prepare(rule, piece, q, keys, values, gates, step)
+        y, base, carried = advance(rule, x, base, carried)
+        outputs.append(_joined(y, q.shape[0], piece))
     position = (state.position + q.shape[1]) % rule.chunk
     if position == 0:
         base = carried.weights
@@ -219,43 +135,41 @@ def _prepare(
     values: Tensor,
     gates: Gates,
     step: Tensor | None,
-) -> tuple[list[_Stretch], Tensor | None]:
+) -> tuple[Stretches, Tensor | None]:
     """All that does not depend on the memory, for every stretch at once; and the steps pending."""
-    halo = rule.window - 1
-    raw_keys, raw_queries = _sources(keys, piece, halo), _pieces(q, piece)
+    raw_keys, raw_queries = _sources(keys, piece, rule.window - 1), _pieces(q, piece)
     if rule.read_before:  # see ReadBefore
         raw_queries = raw_queries.roll(-1, dims=2)
-    features = rule.features(torch.cat([raw_keys, raw_queries], dim=2))
-    split = features.split([raw_keys.shape[2], raw_queries.shape[2]], dim=2)
-    weights = _fold(rule, piece, gates, step)
-    kernels: list[Tensor | None] = [None] * piece.count
-    pending = None
-    if isinstance(weights, LinearWeights):
-        kernels = list(_kernel(rule, weights.read, *split).unbind(0))
+    phi_keys, phi_queries = rule.features(raw_keys), rule.features(raw_queries)
+    folded = _fold(rule, piece, gates, step)
+    weights: Coefficients = folded
+    kernel = pending = None
+    if isinstance(folded, OrthogonalWeights):
+        pending = folded.pending[-1]
+    elif gates.keep.ndim > gates.lr.ndim:
+        kernel = _kernel(rule, folded.read, phi_keys, phi_queries)
     else:
-        pending = weights.pending[-1]
-    tensors = (raw_keys, raw_queries, features, *split, _sources(values, piece, halo))
-    tensors = (*tensors, _pieces(gates.keep, piece), _pieces(gates.lr, piece))
-    ends = [piece.position + piece.length == rule.chunk] * piece.count
-    unbound = _unbound(weights, piece.count)
-    parts = zip(*(t.unbind(0) for t in tensors), kernels, unbound, ends, strict=True)
-    return [_Stretch(*part) for part in parts], pending
+        weights = Folded.of(folded)
+    return Stretches(
+        raw_keys,
+        raw_queries,
+        phi_keys,
+        phi_queries,
+        _sources(values, piece, rule.window - 1),
+        _pieces(gates.keep, piece),
+        _pieces(gates.lr, piece),
+        kernel,
+        weights,
+        starts=piece.position == 0,
+        ends=piece.position + piece.length == rule.chunk,
+    ), pending
 
 
 def _kernel(rule: Rule, read: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
     """phi(q) . phi(k), weighted by what a read sees unless that differs by row."""
-    if read.ndim == keys.ndim:
-        return torch.matmul(queries, keys.mT) * read
     if rule.side != "value":  # of both, the columns come first
         return key_kernel(read[..., : keys.shape[-1], :, :], queries, keys)
     return torch.matmul(queries, keys.mT)
-
-
-def _unbound(
-    weights: LinearWeights | OrthogonalWeights, count: int
-) -> list[LinearWeights | OrthogonalWeights]:
-    split = [[None] * count if part is None else part.unbind(0) for part in vars(weights).values()]
-    return [type(weights)(*parts) for parts in zip(*split, strict=True)]
 
 
 def _fold(
@@ -278,103 +192,7 @@ def _fold(
     )
 
 
-def _joined(read: list[Tensor], rows: int) -> Tensor:
-    """g times p n e -> b g*n h e."""
-    y = torch.stack(read)
-    return y.view(len(read), rows, -1, *y.shape[2:]).permute(1, 0, 3, 2, 4).flatten(1, 2)
-
-
-def _advance(rule: Rule, x: _Stretch, base: Weights, carried: Carried) -> tuple[Tensor, Carried]:
-    """One stretch: gradients at `base`, then the reads of its tokens, then the carried matrices."""
-    fronts = rule.memory.fronts
-    us, inner, at_queries = _gradients(rule, x, base, carried)
-    write = _write(rule, x, us, (*[x.keys] * fronts, *inner), base, carried)
-    if rule.read_before:
-        write = ReadBefore(write, _as_read(rule, base, carried))
-    front = tuple(
-        write.read(j, x.queries, plain, at_features=True) for j, plain in enumerate(at_queries)
-    )
-    y = rule.memory.read(
-        front,
-        x.raw_queries,
-        lambda j, z: write.read(j, z, torch.bmm(z, carried.weights[j].mT), at_features=False),
-    )
-    return (y.roll(1, dims=1) if rule.read_before else y), write.end()
-
-
-def _as_read(rule: Rule, base: Weights, carried: Carried) -> Weights:
-    """The memory itself, from what is carried."""
-    if rule.ridge is not None:
-        return (minimum(carried.weights[0], carried.momenta[0], rule.ridge),)
-    if rule.mapped is None:
-        return carried.weights
-    pairs = zip(carried.weights, base, strict=True)
-    return tuple(inside_chunk(rule.mapped, now, start, carried.kept) for now, start in pairs)
-
-
-def _gradients(
-    rule: Rule, x: _Stretch, base: Weights, carried: Carried
-) -> tuple[Weights, Weights, Weights]:
-    """All u and the z of later maps; and the carried maps on the features of the queries."""
-    if rule.online:
-        assert isinstance(x.weights, LinearWeights)
-        keep = x.keep if rule.decayed else None
-        errors = online_errors(x.weights, x.keys, x.values, carried, keep=keep)
-        return (errors,), (), (torch.bmm(x.queries, carried.weights[0].mT),)
-    if rule.ridge is not None:
-        return (-x.values,), (), carried.weights
-    fronts = rule.memory.fronts
-    if rule.mapped is not None:
-        base = tuple(map(rule.mapped, base))
-    at_keys, at_queries = _front(x, base[:fronts], carried.weights[:fronts])
-    if rule.decayed:
-        at_keys = tuple(_kept(rule, x, w, y) for w, y in zip(base, at_keys, strict=True))
-    us, inner = rule.memory.gradients(at_keys, x.raw_keys, base, lambda y: rule.error(y, x.values))
-    return us, inner, at_queries
-
-
-def _kept(rule: Rule, x: _Stretch, w: Tensor, y: Tensor) -> Tensor:
-    """What the memory says of the keys after their own tokens' decay; `y` is that before it."""
-    if x.keep.ndim == x.keys.ndim and rule.side != "value":
-        width = x.keys.shape[-1]
-        kept = torch.bmm(x.keep[..., :width] * x.keys, w.mT)
-        return x.keep[..., width:] * kept if rule.side == "both" else kept
-    return (x.keep if x.keep.ndim == y.ndim else x.keep.unsqueeze(-1)) * y
-
-
-def _front(x: _Stretch, base: Weights, current: Weights) -> tuple[Weights, Weights]:
-    """The maps on the features: at the base for the sources, at the current for the queries."""
-    if all(b is c for b, c in zip(base, current, strict=True)):
-        sizes = [x.keys.shape[1], x.queries.shape[1]]
-        both = [torch.bmm(x.features, w.mT).split(sizes, dim=1) for w in current]
-        return tuple(b[0] for b in both), tuple(b[1] for b in both)
-    return (
-        tuple(torch.bmm(x.keys, w.mT) for w in base),
-        tuple(torch.bmm(x.queries, w.mT) for w in current),
-    )
-
-
-def _write(
-    rule: Rule, x: _Stretch, us: Weights, zs: Weights, base: Weights, carried: Carried
-) -> Write:
-    write: LinearWrite | OrthogonalWrite
-    if isinstance(x.weights, LinearWeights):
-        assert x.kernel is not None
-        if rule.side == "both":
-            return BothWrite(x.weights, us, zs, carried, x.kernel)
-        if x.weights.read.ndim > x.kernel.ndim:
-            fronts = rule.memory.fronts
-            return ChannelWrite(x.weights, us, zs, carried, x.kernel, rule.side, fronts)
-        write = LinearWrite(x.weights, us, zs, carried, x.kernel)
-        if rule.ridge is not None:
-            return least_squares_write(write, rule.ridge)
-    else:
-        assert rule.orthogonalise is not None
-        write = OrthogonalWrite(rule.orthogonalise, x.weights, us, zs, carried)
-    if rule.mapped is not None and rule.linear_inside:
-        return ChunkEndWrite(write, rule.mapped, base, carried, x.ends)
-    if rule.mapped is not None:
-        return mapped_write(write, rule.mapped)
-    if rule.shrink is not None:
-        return shrunk_write(write, rule.shrink, carried, x.keep, x.lr)
-    return write
+def _joined(y: Tensor, rows: int, piece: Piece) -> Tensor:
+    """g*p n e -> b g*n h e."""
+    y = y.view(piece.count, rows, -1, *y.shape[1:])
+    return y.permute(1, 0, 3, 2, 4).flatten(1, 2)

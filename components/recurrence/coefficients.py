@@ -92,6 +92,36 @@ class LinearWeights:
 
 
 @dataclass(frozen=True)
+class Folded:
+    """`LinearWeights` as `fast_weight` takes them, for states of m matrices."""
+
+    share: Float[Tensor, "*g p n m"]
+    read: Float[Tensor, "*g p n i"]
+    mix: Float[Tensor, "*g p m m"]
+    last: Float[Tensor, "*g p i m"]
+
+    @classmethod
+    def of(cls, w: LinearWeights) -> Folded:
+        """The same numbers, side by side."""
+        if w.momentum is None or w.next_carry is None or w.next_read is None:
+            return cls(w.carry, w.read, w.end_carry, -w.end_read)
+        share = torch.cat([w.carry, -w.momentum], dim=-1)
+        below = F.pad(w.next_carry, (1, 0))  # the momentum does not see the weight
+        mix = torch.cat([share[..., -1:, :], below], dim=-2)
+        return cls(share, w.read, mix, torch.cat([-w.end_read, w.next_read], dim=-1))
+
+    @property
+    def carry(self) -> Tensor:
+        """As of `LinearWeights`."""
+        return self.share[..., :1]
+
+    @property
+    def end_carry(self) -> Tensor:
+        """As of `LinearWeights`."""
+        return self.share[..., -1:, :1]
+
+
+@dataclass(frozen=True)
 class OrthogonalWeights:
     """What the memory is made of when the momentum is orthogonalised before each write.
 

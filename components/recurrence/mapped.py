@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ablate.components.memory import Weights
+from ablate.components.recurrence.coefficients import Folded
 from ablate.components.recurrence.writes import Carried, LinearWrite, OrthogonalWrite
 
 
@@ -19,7 +20,7 @@ class MadeWrite:
     made: Weights
     last: Carried
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """Fast weight j of every token applied to `z`."""
         return torch.matmul(self.made[j], z.unsqueeze(-1)).squeeze(-1)
 
@@ -36,13 +37,12 @@ class LeastSquaresWrite:
     squares: LinearWrite
     ridge: float
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """Targets on (squares + ridge)^-1 z."""
         made = self.squares.every(0)
         penalty = self.ridge * torch.eye(made.shape[-1], dtype=made.dtype, device=made.device)
         solved = torch.linalg.solve(made + penalty, z.unsqueeze(-1)).squeeze(-1)
-        plain = torch.bmm(solved, self.targets.carried.weights[0].mT)
-        return self.targets.read(0, solved, plain, at_features=False)
+        return self.targets.read(0, solved, at_features=False)
 
     def end(self) -> Carried:
         """The sums; those of squares lie where a momentum would."""
@@ -56,14 +56,13 @@ def minimum(targets: Tensor, squares: Tensor, ridge: float) -> Tensor:
     return found
 
 
-def least_squares_write(write: LinearWrite, ridge: float) -> LeastSquaresWrite:
-    """`write` sums -values; its momenta are the sums of squares so far."""
-    targets = LinearWrite(
-        write.w, write.us, write.zs, Carried(write.carried.weights, ()), write.kernel
-    )
-    keys = write.zs[0]
-    squares = LinearWrite(
-        write.w, (-keys,), (keys,), Carried(write.carried.momenta, ()), write.kernel
+def least_squares_write(
+    w: Folded, values: Tensor, keys: Tensor, carried: Carried, ridge: float
+) -> LeastSquaresWrite:
+    """Sums of `values` and `keys`; the momenta carried are the sums of squares so far."""
+    targets, squares = (
+        LinearWrite(w, (-x,), (keys,), (sums[0].unsqueeze(1),))
+        for x, sums in ((values, carried.weights), (keys, carried.momenta))
     )
     return LeastSquaresWrite(targets, squares, ridge)
 
@@ -90,9 +89,9 @@ class ChunkEndWrite:
     carried: Carried
     ends: bool
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """Fast weight j of every token applied to `z`."""
-        y = self.write.read(j, z, plain, at_features=at_features)
+        y = self.write.read(j, z, at_features=at_features)
         start = self.base[j]
         y = y + self._kept(self.write.w.carry) * torch.bmm(z, (self.mapped(start) - start).mT)
         if not self.ends:

@@ -15,7 +15,8 @@ from torch import Tensor
 from ablate.components.memory import Weights
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.orthogonal_sums import orthogonal_sums
-from ablate.components.recurrence.coefficients import LinearWeights, OrthogonalWeights
+from ablate.components.recurrence.coefficients import Folded, LinearWeights, OrthogonalWeights
+from ablate.components.recurrence.fast_weight import read_weight, write_weight
 
 
 @dataclass(frozen=True)
@@ -23,19 +24,36 @@ class Carried:
     """Fast weights and momenta, p o i each, from one stretch to the next.
 
     kept: share of the open chunk's first weights that is left, p 1 1, where that is asked for.
+    stacked: both of each map side by side, p m o i, where they were made so.
     """
 
     weights: Weights
     momenta: Weights
     kept: Tensor | None = None
+    stacked: Weights = ()
+
+    @classmethod
+    def of(cls, states: Weights) -> Carried:
+        """From states, p m o i each."""
+        momenta = tuple(state[:, 1] for state in states if state.shape[1] > 1)
+        return cls(tuple(state[:, 0] for state in states), momenta, stacked=states)
+
+    def states(self) -> Weights:
+        """Weight and momentum of each map side by side, p m o i."""
+        if self.stacked:
+            return self.stacked
+        if not self.momenta:
+            return tuple(w.unsqueeze(1) for w in self.weights)
+        pairs = zip(self.weights, self.momenta, strict=True)
+        return tuple(torch.stack(pair, dim=1) for pair in pairs)
 
 
 @runtime_checkable
 class Write(Protocol):
     """What a stretch's writes answer."""
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
-        """Fast weight j of every token applied to `z` (p n i); `plain` is the first W on `z`."""
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
+        """Fast weight j of every token applied to `z` (p n i)."""
 
     def end(self) -> Carried:
         """Weights and momenta after the last token."""
@@ -52,9 +70,9 @@ class ReadBefore:
     write: Write
     start: Weights
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """Fast weight j before every token's write."""
-        y = self.write.read(j, z, plain, at_features=at_features)
+        y = self.write.read(j, z, at_features=at_features)
         return torch.cat([y[:, :-1], torch.bmm(z[:, -1:], self.start[j].mT)], dim=1)
 
     def end(self) -> Carried:
@@ -64,40 +82,29 @@ class ReadBefore:
 
 @dataclass(frozen=True)
 class LinearWrite:
-    """The momentum itself is written. `kernel` (p n i) is phi(q) . phi(k) weighted by `read`."""
+    """The momentum itself is written to states of p m o i."""
 
-    w: LinearWeights  # without g
+    w: Folded  # without g
     us: Weights
     zs: Weights
-    carried: Carried
-    kernel: Tensor
+    states: Weights
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
-        """carry W z - momentum S z - sum_i read[n, i] u_i (z_i . z)."""
-        y = self.w.carry * plain
-        if self.w.momentum is not None:
-            y = y - self.w.momentum * torch.bmm(z, self.carried.momenta[j].mT)
-        kernel = self.kernel if at_features else self.w.read * torch.bmm(z, self.zs[j].mT)
-        return torch.baddbmm(y, kernel, self.us[j], alpha=-1)
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
+        """Each token's share of the states on z, less sum_i read[n, i] u_i (z_i . z)."""
+        w = self.w
+        return read_weight(z, self.states[j], self.zs[j], self.us[j], w.share, w.read)
 
     def end(self) -> Carried:
         """The same sums with the last token's weights, as matrices."""
-        weights = []
-        for j, (u, z) in enumerate(zip(self.us, self.zs, strict=True)):
-            w = self.w.end_carry * self.carried.weights[j]
-            if self.w.end_momentum is not None:
-                w = w - self.w.end_momentum * self.carried.momenta[j]
-            weights.append(torch.baddbmm(w, (self.w.end_read * u).mT, z, alpha=-1))
-        return Carried(tuple(weights), carried_momenta(self.w, self.us, self.zs, self.carried))
+        made = zip(self.states, self.zs, self.us, strict=True)
+        return Carried.of(tuple(write_weight(*each, self.w.mix, self.w.last) for each in made))
 
     def every(self, j: int) -> Tensor:
         """Fast weight j after every token, p n o i."""
         parts = self.w.read.unsqueeze(2) * self.us[j].mT.unsqueeze(1)
         sums = torch.bmm(parts.flatten(1, 2), self.zs[j]).unflatten(1, parts.shape[1:3])
-        made: Tensor = self.w.carry.unsqueeze(-1) * self.carried.weights[j].unsqueeze(1) - sums
-        if self.w.momentum is not None:
-            made = made - self.w.momentum.unsqueeze(-1) * self.carried.momenta[j].unsqueeze(1)
-        return made
+        kept = torch.bmm(self.w.share, self.states[j].flatten(2))
+        return kept.view_as(sums) - sums
 
 
 class OrthogonalWrite:
@@ -110,9 +117,9 @@ class OrthogonalWrite:
         self.momenta = carried_momenta(w, us, zs, carried)
         self._ends: dict[int, Tensor] = {}
 
-    def read(self, j: int, z: Tensor, plain: Tensor, *, at_features: bool) -> Tensor:
+    def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """carry W z - sum_w write[n, w] NS(S_w) z."""
-        y = self.w.carry * plain
+        y = self.w.carry * torch.bmm(z, self.carried.weights[j].mT)
         if self.w.write is None:
             return y
         written, self._ends[j] = self._sums(j, z, self.w.write)
