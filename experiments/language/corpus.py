@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from ablate.errors import UserError
 
+STDLIB = "stdlib"
+"""Name of the running Python's standard library as a corpus."""
 SEPARATOR = b"\x00"
 """Put after every document; Python source cannot contain it."""
 HELD_OUT = 0.1
@@ -63,16 +65,40 @@ def load_corpus(source: str) -> Corpus:
     Raises:
         UserError: the path does not exist, or holds no text.
     """
-    if source == "stdlib":
-        return _from_documents(source, _read_folder(_stdlib_folder(), suffix=".py"))
+    path = Path(source).expanduser()
+    if source != STDLIB and path.is_file():
+        return _from_file(source, path)
+    train, validation = split_files(source)
+    return _corpus(
+        source,
+        b"".join(text + SEPARATOR for text in train.values()),
+        b"".join(text + SEPARATOR for text in validation.values()),
+        list(train),
+        list(validation),
+    )
+
+
+def split_files(source: str) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Training and held-out files of ``"stdlib"`` or of a folder: path to content, by hash.
+
+    A single file is both parts of itself.
+
+    Raises:
+        UserError: as `load_corpus`.
+    """
+    if source == STDLIB:
+        return _split(source, _read_folder(_stdlib_folder(), suffix=".py"))
     path = Path(source).expanduser()
     if path.is_file():
-        return _from_file(source, path)
+        text = path.read_bytes()
+        cut = round(len(text) * (1 - HELD_OUT))
+        return {path.name: text[:cut]}, {path.name: text[cut:]}
     if path.is_dir():
-        return _from_documents(source, _read_folder(path, suffix=""))
+        return _split(source, _read_folder(path, suffix=""))
     raise UserError(
         f"task_args.corpus={source!r}: no such file or folder (looked at {path.absolute()}). "
-        "Give 'stdlib', or the path of a text file or of a folder of text files."
+        "Give 'stdlib', 'sample', the name of a published corpus (fineweb, fineweb_edu, c4), or "
+        "the path of a file or folder."
     )
 
 
@@ -102,7 +128,7 @@ def _is_kept(name: str, *, stdlib: bool) -> bool:
     return not stdlib or (name not in SKIPPED_FOLDERS and not name.startswith(SKIPPED_NAMES))
 
 
-def _from_documents(source: str, documents: dict[str, bytes]) -> Corpus:
+def _split(source: str, documents: dict[str, bytes]) -> tuple[dict[str, bytes], dict[str, bytes]]:
     order = sorted((path for path in documents if documents[path]), key=path_hash)
     if len(order) < 2:
         raise UserError(
@@ -112,19 +138,12 @@ def _from_documents(source: str, documents: dict[str, bytes]) -> Corpus:
     held_out = max(1, sum(path_hash(path) < HELD_OUT for path in order))
     held_out = min(held_out, len(order) - 1)
     validation, train = order[:held_out], order[held_out:]
-    return _corpus(
-        source,
-        b"".join(documents[path] + SEPARATOR for path in train),
-        b"".join(documents[path] + SEPARATOR for path in validation),
-        train,
-        validation,
-    )
+    return {path: documents[path] for path in train}, {path: documents[path] for path in validation}
 
 
 def _from_file(source: str, path: Path) -> Corpus:
-    text = path.read_bytes()
-    cut = round(len(text) * (1 - HELD_OUT))
-    return _corpus(source, text[:cut], text[cut:], [path.name], [path.name])
+    train, validation = split_files(source)
+    return _corpus(source, train[path.name], validation[path.name], [path.name], [path.name])
 
 
 def _corpus(

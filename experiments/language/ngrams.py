@@ -8,16 +8,18 @@ from numpy.typing import NDArray
 VOCAB = 256
 
 
-def unigram_bits(train: NDArray[np.uint8], targets: NDArray[np.integer]) -> float:
-    """Cross-entropy in bits per byte of `targets` under the byte frequencies of `train`.
+def unigram_bits(
+    train: NDArray[np.integer], targets: NDArray[np.integer], vocab: int = VOCAB
+) -> float:
+    """Cross-entropy in bits per token of `targets` under the frequencies of `train`.
 
-    p(b) = (count(b) + 1) / (bytes + 256).
+    p(b) = (count(b) + 1) / (tokens + vocab); a token is a byte, unless `vocab` says otherwise.
     """
-    return float(-np.log2(_unigram(train))[targets.ravel()].mean())
+    return float(-np.log2(_unigram(train, vocab))[targets.ravel()].mean())
 
 
 def bigram_bits(
-    train: NDArray[np.uint8], previous: NDArray[np.integer], targets: NDArray[np.integer]
+    train: NDArray[np.integer], previous: NDArray[np.integer], targets: NDArray[np.integer]
 ) -> float:
     """Cross-entropy in bits per byte of `targets`, each predicted from the byte before it.
 
@@ -29,5 +31,5 @@ def bigram_bits(
     return float(-np.log2(p[previous.ravel(), targets.ravel()]).mean())
 
 
-def _unigram(train: NDArray[np.uint8]) -> NDArray[np.float64]:
-    return (np.bincount(train, minlength=VOCAB) + 1) / (len(train) + VOCAB)
+def _unigram(train: NDArray[np.integer], vocab: int = VOCAB) -> NDArray[np.float64]:
+    return (np.bincount(train, minlength=vocab) + 1) / (len(train) + vocab)
