@@ -11,6 +11,7 @@ import io
 import re
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -41,6 +42,7 @@ _STYLE: dict[Any, Any] = {
 CAPTIONS = {
     "effects": "paired differences to the compared cell, with 95 % intervals and single seeds",
     "learning_curves": "means over seeds with 95 % bands, and paired differences below",
+    "blocks": "means over seeds with 95 % bands, one panel for each block",
 }
 """The figures that can be read without the page around them, and what they show."""
 
@@ -84,15 +86,27 @@ def png_bytes(figure: go.Figure, title: str = "") -> bytes:
 
 
 def _panels(drawing: Figure, figure: go.Figure) -> dict[str, Axes]:
-    """One panel for each vertical axis, from the top down."""
-    domains = {
-        name: figure.layout[_full(name)].domain or (0.0, 1.0)
-        for name in dict.fromkeys(trace.yaxis or "y" for trace in figure.data)
-    }
-    names = sorted(domains, key=lambda name: -domains[name][0])
-    ratios = [domains[name][1] - domains[name][0] for name in names]
-    made = drawing.subplots(len(names), sharex=len(names) > 1, squeeze=False, height_ratios=ratios)
-    return dict(zip(names, made[:, 0], strict=True))
+    """One panel for each vertical axis, in the row and column that plotly has it in."""
+    names = list(dict.fromkeys(trace.yaxis or "y" for trace in figure.data))
+    heights = {name: _span(figure, name) for name in names}
+    widths = {name: _span(figure, figure.layout[_full(name)].anchor or "x") for name in names}
+    rows = sorted(set(heights.values()), reverse=True)
+    columns = sorted(set(widths.values()))
+    ratios = [high - low for low, high in rows]
+    made = drawing.subplots(
+        len(rows), len(columns), sharex=len(names) > 1, squeeze=False, height_ratios=ratios
+    )
+    places = {name: (rows.index(heights[name]), columns.index(widths[name])) for name in names}
+    panels: dict[tuple[int, ...], Axes] = dict(np.ndenumerate(made))
+    for place in panels.keys() - places.values():
+        panels[place].remove()
+    return {name: panels[place] for name, place in places.items()}
+
+
+def _span(figure: go.Figure, name: str) -> tuple[float, float]:
+    """Where an axis begins and ends, in parts of the figure."""
+    low, high = figure.layout[_full(name)].domain or (0.0, 1.0)
+    return low, high
 
 
 def _draw(panel: Axes, trace: Any) -> None:
@@ -154,6 +168,8 @@ def _dress(panel: Axes, figure: go.Figure, name: str) -> None:
             axis.set_ticks(list(asked.tickvals), texts)
             axis.set_ticks([], minor=True)
         font = asked.tickfont
+        if asked.showticklabels is False:
+            axis.set_tick_params(labelleft=False, labelbottom=False)
         axis.set_tick_params(length=0, labelsize=font.size * _POINTS, labelcolor=font.color)
         if asked.showgrid is not False:
             axis.grid(color=LIGHT["grid"], linewidth=0.8)
@@ -236,4 +252,4 @@ def _colour(text: str) -> Any:
 
 
 def _plain(text: str) -> str:
-    return html.unescape(re.sub(r"<[^>]*>", "", text))
+    return html.unescape(re.sub(r"<[^>]*>", "", text.replace("<br>", "\n")))
