@@ -1,0 +1,1 @@
+"""Numbers that papers print for recall from documents."""

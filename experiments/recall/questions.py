@@ -1,0 +1,131 @@
+"""The questions of a set, ready to be asked: rows found, documents cut, prompts in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ablate.errors import UserError
+from ablate.experiments.hub import AUTO, CACHE, HUB, SAMPLE, Dataset, keep_rows, open_rows
+from ablate.experiments.recall.scoring import NEW_TOKENS
+from ablate.experiments.recall.sets import RecallSet, Row
+from ablate.experiments.recall.window import cut
+from ablate.experiments.recall.words import Tokenizer
+
+SAMPLES = Path(__file__).parent / "sample"
+REAL, SAMPLED, TOY = "", "_sample", "_toy"
+
+
+class Question(NamedTuple):
+    """What a model is asked: tokens of the prompt, its text, and answers any of which will do."""
+
+    tokens: list[int]
+    text: str
+    golds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All questions of one set.
+
+    Args:
+        source: where its rows are from.
+        kind: `REAL`, `SAMPLED` or `TOY`; the end of its metrics' name.
+        digest: hash of the rows.
+        rows: how many there were.
+        questions: those of them that the protocol keeps.
+    """
+
+    source: str
+    kind: str
+    digest: str
+    rows: int
+    questions: list[Question]
+
+    @property
+    def reachable(self) -> float:
+        """Share of the questions, in percent, whose prompt has an answer in it."""
+        kept = [
+            any(gold.lower() in one.text.lower() for gold in one.golds) for one in self.questions
+        ]
+        return 100 * sum(kept) / len(kept)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How rows become questions.
+
+    Args:
+        tokenizer: of the model.
+        window: tokens that a document is cut to, less the room for an answer.
+        model_length: tokens of prompt and answer together.
+    """
+
+    tokenizer: Tokenizer
+    window: int
+    model_length: int
+
+    def question(self, row: Row, one: RecallSet) -> Question | None:
+        """The question of a row, or None if the protocol drops it or no answer is given.
+
+        A prompt that leaves the answer no room in `model_length` loses its beginning, as in
+        lm-evaluation-harness.
+        """
+        short = cut(row, one, self.tokenizer, self.window)
+        golds = tuple(gold for gold in one.answers(row) if gold)
+        if short is None or not golds:
+            return None
+        tokens = self.tokenizer.encode(one.prompt(short))[-(self.model_length - NEW_TOKENS) :]
+        return Question(tokens, self.tokenizer.decode(tokens), golds)
+
+    def questions(self, rows: Iterable[Row], one: RecallSet) -> list[Question]:
+        """The questions of rows, without those that are dropped.
+
+        Raises:
+            UserError: none is left.
+        """
+        found = [self.question(row, one) for row in rows]
+        kept = [question for question in found if question is not None]
+        if not kept:
+            raise UserError(f"recall, set {one.name}: none of {len(found)} rows can be asked.")
+        return kept
+
+
+def published(one: RecallSet, reader: Reader, data: str, limit: int) -> Asked:
+    """The questions of a set of the hub, or of what is had in its place.
+
+    Args:
+        one: which set.
+        reader: makes the questions.
+        data: as `ablate.experiments.hub.open_rows` takes it; of a folder, what is inside it under
+            the set's name is taken if there is such.
+        limit: the first so many rows; 0 is all.
+
+    Raises:
+        UserError: there is no data, or rows lack a column.
+    """
+    found = keep_rows(
+        open_rows(
+            Dataset(one.hub, split="validation"),
+            where=_place(data, one.name),
+            sample=SAMPLES / f"{one.name}.jsonl",
+        )
+    )
+    rows = []
+    for number, row in enumerate(found, 1):
+        if missing := [name for name in one.columns if row.get(name) is None]:
+            raise UserError(
+                f"recall, set {one.name}, {found.source}: row {number} has no {missing[0]!r}; "
+                f"a row needs {', '.join(one.columns)}."
+            )
+        rows.append(row)
+    kept = rows[: limit or None]
+    kind = SAMPLED if found.is_sample else REAL
+    return Asked(found.source, kind, found.digest(), len(kept), reader.questions(kept, one))
+
+
+def _place(data: str, name: str) -> str:
+    inside = Path(data).expanduser() / name
+    return data if data in (AUTO, CACHE, HUB, SAMPLE) or not inside.exists() else str(inside)

@@ -1,0 +1,115 @@
+"""How answers are counted, and greedy completion of prompts of any lengths to get them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from ablate.experiments.answers import Predictor, device_of
+from ablate.experiments.recall.words import Tokenizer
+
+NEW_TOKENS = 48
+"""Tokens that a model may say."""
+STOP = "\n"
+SPREAD = 32
+"""Prompts read together differ by no more tokens."""
+
+Prompt = Sequence[int]
+
+
+def contains(said: str, golds: Sequence[str]) -> bool:
+    """Whether any of `golds` stands in `said`, as it is but for case (Arora et al. 2024).
+
+    Inside a word counts, too: "no" is in "know".
+
+    Raises:
+        ValueError: no answer to look for.
+    """
+    if not golds:
+        raise ValueError("a question needs at least one answer")
+    return any(re.search(re.escape(gold), said, re.IGNORECASE) for gold in golds)
+
+
+def first_line(said: str) -> str:
+    """What is said before the line ends."""
+    return said.partition(STOP)[0]
+
+
+@torch.no_grad()
+def complete(
+    model: Predictor,
+    prompts: Sequence[Prompt],
+    tokenizer: Tokenizer,
+    *,
+    batch: int,
+    limit: int = NEW_TOKENS,
+) -> list[str]:
+    """What the model says after each prompt, its likeliest token each time, to the line's end.
+
+    Nothing is padded, as a state would remember padding: prompts of like length are read together
+    up to the end of the shortest, then token by token, in which the shorter ones are answered while
+    the longer ones are still read.
+
+    Args:
+        model: ``(tokens, state)`` to ``(logits, state)``.
+        prompts: tokens of each, at least one.
+        tokenizer: of the model.
+        batch: prompts of one call, at most.
+        limit: tokens said at most.
+    """
+    stops = _stops(tokenizer)
+    said = [""] * len(prompts)
+    for rows in _groups(prompts, batch):
+        tokens = _complete([prompts[row] for row in rows], model, limit, stops)
+        for row, some in zip(rows, tokens, strict=True):
+            said[row] = first_line(tokenizer.decode(some))
+    return said
+
+
+def _stops(tokenizer: Tokenizer) -> Callable[[int], bool]:
+    known: dict[int, bool] = {}
+
+    def stops(token: int) -> bool:
+        if token not in known:
+            known[token] = STOP in tokenizer.decode([token])
+        return known[token]
+
+    return stops
+
+
+def _groups(prompts: Sequence[Prompt], batch: int) -> Iterator[list[int]]:
+    """Indices of prompts that are read together, the shortest first."""
+    group: list[int] = []
+    for row in sorted(range(len(prompts)), key=lambda row: len(prompts[row])):
+        if group and (len(group) == batch or len(prompts[row]) - len(prompts[group[0]]) > SPREAD):
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def _complete(
+    prompts: Sequence[Prompt], model: Predictor, limit: int, stops: Callable[[int], bool]
+) -> list[list[int]]:
+    """Tokens said after each prompt, up to `limit` or one that stops."""
+    place = min(map(len, prompts))
+    said: list[list[int]] = [[] for _ in prompts]
+    ended = [False] * len(prompts)
+    state, read = None, [list(prompt[:place]) for prompt in prompts]
+    while True:
+        logits, state = model(torch.tensor(read, device=device_of(model)), state)
+        best = logits[:, -1].argmax(dim=-1).tolist()
+        for row, prompt in enumerate(prompts):
+            if place >= len(prompt) and not ended[row]:
+                said[row].append(best[row])
+                ended[row] = len(said[row]) == limit or stops(best[row])
+        if all(ended):
+            return said
+        read = [
+            [prompt[place] if place < len(prompt) else token]
+            for prompt, token in zip(prompts, best, strict=True)
+        ]
+        place += 1
