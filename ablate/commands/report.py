@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import relpath
 from pathlib import Path
 
 from ablate.analysis.frame import StudyResults, load_results
@@ -22,7 +23,8 @@ _FILES = {"html": "html", "parquet": "parquet"}
 class ReportOptions:
     """What `ablate report` was told beside the studies.
 
-    `check` says that the exit code is 1 unless every claim of the study is supported.
+    `check` says that the exit code is 1 unless every claim of the study is supported, `figures`
+    where its figures are written as PNG.
     """
 
     format: str = "html"
@@ -30,6 +32,7 @@ class ReportOptions:
     paper: str | None = None
     check: bool = False
     quiet: bool = False
+    figures: Path | None = None
 
 
 def report_command(studies: Sequence[str], options: ReportOptions) -> int:
@@ -38,12 +41,14 @@ def report_command(studies: Sequence[str], options: ReportOptions) -> int:
         raise UserError(f"report takes one study, or two to compare; {len(studies)} were given.")
     results = [_read(study) for study in studies]
     if len(results) == 2:
-        if options.paper or options.check:
-            raise UserError("--paper and --check need one study; two were given.")
+        if options.paper or options.check or options.figures:
+            raise UserError("--paper, --check and --figures need one study; two were given.")
         content = _both(results[0], results[1], options.format)
         file = f"against-{results[1].study}"
     else:
         content, file = _one(results[0], options), "report"
+        if options.figures:
+            content += _shown(_write_figures(results[0], options.figures), options)
     _write(content, study_home(study_name(studies[0])) / file, options)
     return _checked(results[0]) if options.check else OK
 
@@ -61,6 +66,28 @@ def write_files(results: StudyResults) -> list[Path]:
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return [folder / name for name in files]
+
+
+def _write_figures(results: StudyResults, folder: Path) -> list[Path]:
+    from ablate.dashboards.static_image import images
+
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, image in images(results).items():
+            written.append(folder / f"{results.study}_{name}")
+            written[-1].write_bytes(image)
+    except OSError as error:
+        raise UserError(f"--figures: cannot write to {folder}: {error.strerror}.") from error
+    return written
+
+
+def _shown(pictures: Sequence[Path], options: ReportOptions) -> bytes:
+    """Markdown that shows the pictures, where it is written to a file that can point at them."""
+    if options.format != "md" or options.output is None:
+        return b""
+    home = options.output.parent
+    return "".join(f"\n![{p.stem}]({relpath(p, home)})\n" for p in pictures).encode()
 
 
 def results_of(ledger: Ledger) -> StudyResults:

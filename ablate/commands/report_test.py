@@ -110,7 +110,7 @@ def test_two_studies_are_compared(place: Path, capsys: pytest.CaptureFixture[str
     assert printed(capsys, "one", "two") == f"{place}/one/against-two.html\n"
     text = printed(capsys, "one", "two", format="md")
     assert "| memory=level1 |" in text
-    with pytest.raises(UserError, match="--paper and --check need one study"):
+    with pytest.raises(UserError, match="--paper, --check and --figures need one study"):
         report_command(("one", "two"), ReportOptions(check=True))
     with pytest.raises(UserError, match="3 were given"):
         report_command(("one", "two", "one"), ReportOptions())
@@ -138,3 +138,19 @@ def test_claims_give_an_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 supported and 1 refuted" in captured.out
     with pytest.raises(UserError, match="makes no claims"):
         report_command(("silent",), ReportOptions(format="md", check=True))
+
+
+def test_figures_are_written_beside_and_shown(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("fake")
+    output = place / "results" / "fake.md"
+    options = {"format": "md", "output": output, "figures": place / "results" / "figures"}
+    assert printed(capsys, "fake", **options) == f"{output}\n"
+    shown = output.read_text().splitlines()[-3:]
+    assert "![fake_effects](figures/fake_effects.png)" in shown
+    picture = place / "results" / "figures" / "fake_effects.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    blocked = place / "results" / "fake.md" / "under"
+    with pytest.raises(UserError, match="--figures: cannot write"):
+        report_command(("fake",), ReportOptions(figures=blocked))
