@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ablate.commands import complete, launch, saved, sweeps
+from ablate.commands import complete, data, launch, saved, sweeps
 from ablate.commands.options import (
     Allow,
     ConfigDir,
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 track = typer.Typer(help="The MLflow view of a study.", no_args_is_help=True)
 app.add_typer(track, name="track")
+app.add_typer(data.app, name="data")
 app.command()(launch.launch)
 
 

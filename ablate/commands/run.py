@@ -16,6 +16,7 @@ from rich.table import Table
 from ablate.analysis import formatting
 from ablate.analysis.comparisons import compare
 from ablate.analysis.frame import StudyResults
+from ablate.commands.data import prepare_tasks, tasks_of
 from ablate.commands.plan import show_plan, totals
 from ablate.commands.progress import RunProgress
 from ablate.commands.report import results_of, write_files
@@ -83,7 +84,10 @@ def run_command(study: str, overrides: Sequence[str], options: RunOptions) -> in
 
     from ablate.study.plan import plan_study
 
-    plan = plan_study(declared, file, config_dirs=options.config_dirs, allow=options.allow)
+    def planned() -> Any:
+        return plan_study(declared, file, config_dirs=options.config_dirs, allow=options.allow)
+
+    plan = planned()
     if options.dry_run:
         show_plan(plan, out)
         return OK
@@ -92,6 +96,9 @@ def run_command(study: str, overrides: Sequence[str], options: RunOptions) -> in
             f"{file.name}: pruning compares trials that run side by side; --executor inline runs "
             "them one by one. Use --executor ray, or pruning=null."
         )
+
+    if prepare_tasks(tasks_of(cell.config for cell in plan.cells), out):
+        plan = planned()  # cells are named by their data
 
     command = {
         "study": str(Path(study).absolute()) if Path(study).is_file() else study,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ablate.analysis.formatting import count, duration, size
+from ablate.commands.data import prepare_tasks, tasks_of
 from ablate.commands.settings import one_trial
 from ablate.commands.terminal import FAILED, OK, console
 from ablate.errors import UserError
@@ -40,6 +41,8 @@ def train_command(
 
     out = console()
     spec = make_spec(model, settings, config_dirs=config_dirs, allow=allow)
+    if prepare_tasks(tasks_of([spec["config"]]), out):
+        spec = make_spec(model, settings, config_dirs=config_dirs, allow=allow)
     _check_save(spec, save, force)
     messages: dict[str, Message] = {}
     trained: list[LanguageModel] = []

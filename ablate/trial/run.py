@@ -368,4 +368,5 @@ class Trial:
 
 def facts_of(task: Task) -> dict[str, Any]:
     """What there is to know about a task's data, to be logged once."""
-    return {"data": task.data_identity(), **task.info()}
+    info = task.info()  # first: it makes data ready, which gives them their identity
+    return {"data": task.data_identity(), **info}

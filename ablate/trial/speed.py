@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.experiments.catalogue import make_task
+from ablate.experiments.prepared import PreparedTask
 from ablate.experiments.task import SequenceTask
 from ablate.trial.build import build_model
 from ablate.trial.cost import Work, threads
@@ -105,7 +106,9 @@ class _Reader(nn.Module):
 
 
 def score_tokens(task: SequenceTask) -> int:
-    """Tokens that a model reads when `task` scores it once: a stand-in counts them."""
+    """Tokens that a model reads when `task` scores it once: it says so, or a stand-in counts."""
+    if isinstance(task, PreparedTask):
+        return task.scored_tokens()
     reader = _Reader(task.vocab)
     with torch.no_grad():
         task.score(reader)

@@ -140,17 +140,18 @@ def test_facts_name_source_tokenizer_and_split(folder: Path) -> None:
     assert facts["unigram_bits_per_byte"] == pytest.approx(bits)
 
 
-def test_before_it_is_prepared_all_but_the_data_are_known(folder: Path) -> None:
+def test_it_is_prepared_when_its_data_are_first_needed(folder: Path) -> None:
     task = LanguageTask(corpus=str(folder), tokenizer="bpe:280", context=16)
     assert not task.is_prepared
     assert task.vocab == 280
     before = task.data_identity()
     assert before.startswith("unprepared-")
-    with pytest.raises(UserError, match="not prepared: `ablate data prepare STUDY`"):
-        task.info()
-    task.prepare()
+    assert task.scored_tokens() == task.validation_bytes // 4
+    assert not task.is_prepared
+    assert task.info()["data_is_sample"] == "no"
     assert task.is_prepared
     assert task.data_identity() == task.packed().digest
+    assert task.scored_tokens() == task._held_out.targets.size
 
 
 def test_a_published_corpus_can_be_planned_without_its_text() -> None:

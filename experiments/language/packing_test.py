@@ -12,7 +12,7 @@ import pytest
 from ablate.errors import Failure, UserError
 from ablate.experiments.language import packing, shards
 from ablate.experiments.language.packing import build
-from ablate.experiments.language.shards import INDEX, Packed, Stream, check_parts, open_packed
+from ablate.experiments.language.shards import INDEX, Packed, Stream, check_folder, open_packed
 from ablate.experiments.language.sources import Document, Source, open_source
 from ablate.experiments.language.tokenizer import train_bpe
 
@@ -141,9 +141,11 @@ def test_damage_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full
     with pytest.raises(Failure, match="train-00000.bin is missing"):
         open_packed(tmp_path / "x")
     shard.write_bytes(good)
-    opened = open_packed(tmp_path / "x")
-    parts = [shards.Part(**part) for part in opened.facts["parts"]]
-    check_parts(tmp_path / "x", parts, opened.facts["dtype"], full=True)
+    check_folder(tmp_path / "x")
+    assert len(open_packed(tmp_path / "x").train) == len(good) / 2
+    shard.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
+    with pytest.raises(Failure, match="its hash is another"):
+        check_folder(tmp_path / "x")
     (tmp_path / "x" / INDEX).write_text("{")
     with pytest.raises(Failure, match="index.json is damaged"):
         open_packed(tmp_path / "x")

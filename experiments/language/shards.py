@@ -125,6 +125,16 @@ def _open(folder: Path, _changed: int) -> Packed:
     return Packed(folder, facts, Stream(shards[TRAIN]), Stream(shards[VALIDATION]), sizes)
 
 
+def check_folder(folder: Path) -> None:
+    """Hash all files of a prepared corpus in full.
+
+    Raises:
+        Failure: names the file that is damaged.
+    """
+    facts = _read_json(folder / INDEX)
+    check_parts(folder, [Part(**part) for part in facts["parts"]], facts["dtype"], full=True)
+
+
 def check_parts(folder: Path, parts: list[Part], dtype: str, *, full: bool | None) -> None:
     """Compare files with what was written.
 

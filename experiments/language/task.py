@@ -37,6 +37,7 @@ from ablate.experiments.task import UNSCORED, Batch
 from ablate.home import home
 
 SHORTEST_CONTEXT = 8
+BYTES_PER_TOKEN = 4
 LOGITS = 2**26
 """At most about so many logits are scored at a time, or one row."""
 
@@ -135,8 +136,12 @@ class LanguageTask:
         return self.tokenizer == BYTES and is_text(self.corpus)
 
     @cached_property
-    def folder(self) -> Path:
-        """Where the prepared corpus is, or will be."""
+    def folder(self) -> Path | None:
+        """Where the prepared corpus is, or will be; None for plain text in bytes."""
+        return None if self._is_raw else self._place
+
+    @cached_property
+    def _place(self) -> Path:
         tokenizer = self.tokenizer
         if tokenizer.startswith(HUB):
             tokenizer = load_published(tokenizer).digest
@@ -148,7 +153,7 @@ class LanguageTask:
     @property
     def is_prepared(self) -> bool:
         """Whether there is nothing to prepare."""
-        return self._is_raw or (self.folder / INDEX).is_file()
+        return self._is_raw or (self._place / INDEX).is_file()
 
     def prepare(self, progress: Callable[[int, str], None] = lambda done, what: None) -> None:
         """Pack the corpus's tokens, unless that is done; `progress` is told bytes and what is done.
@@ -157,39 +162,35 @@ class LanguageTask:
             UserError: the corpus or tokenizer is not to be had, or too small.
             Failure: the hub did not answer, or the disk is full.
         """
-        if not self.is_prepared:
-            build(
-                self.folder,
-                lambda: open_source(self.corpus),
-                self.tokenizer,
-                limit=self.corpus_bytes,
-                progress=progress,
-            )
-            self._check_size()
+        if self.is_prepared:
+            return
+        build(
+            self._place,
+            lambda: open_source(self.corpus),
+            self.tokenizer,
+            limit=self.corpus_bytes,
+            progress=progress,
+        )
+        self._check_size()
 
     @property
     def _data(self) -> Data:
         return RawData(load_corpus(self.corpus)) if self._is_raw else PackedData(self.packed())
 
     def packed(self) -> Packed:
-        """The prepared corpus.
+        """The prepared corpus; it is prepared now, or waited for, if it is not there yet.
 
         Raises:
-            UserError: it is not prepared.
-            Failure: a file of it is damaged.
+            UserError, Failure: as `prepare`; or a file of it is damaged.
         """
-        if not self.is_prepared:
-            raise UserError(
-                f"task_args.corpus={self.corpus!r} with tokenizer {self.tokenizer} is not "
-                "prepared: `ablate data prepare STUDY` does that, and so does `ablate run`."
-            )
-        return open_packed(self.folder)
+        self.prepare()
+        return open_packed(self._place)
 
     def text_tokenizer(self) -> Tokenizer:
         """What turns text into this task's tokens.
 
         Raises:
-            UserError: the corpus that it is trained on is not prepared.
+            UserError, Failure: as `prepare`.
         """
         return ByteTokenizer() if self.tokenizer == BYTES else self.packed().tokenizer()
 
@@ -198,7 +199,7 @@ class LanguageTask:
 
         Before a corpus is prepared it is another one, of the arguments alone.
         """
-        return self._data.digest if self.is_prepared else f"unprepared-{self.folder.name[-10:]}"
+        return self._data.digest if self.is_prepared else f"unprepared-{self._place.name[-10:]}"
 
     def info(self) -> dict[str, float | str]:
         """What the text is, and what predictors without memory score on the very bytes scored."""
@@ -234,6 +235,17 @@ class LanguageTask:
         held_out = self._held_out
         per_byte = (held_out.targets != UNSCORED).sum() / held_out.bytes
         return float(nats.sum().item() / scored.sum().item() / math.log(2) * per_byte)
+
+    def scored_tokens(self) -> int:
+        """Tokens that a model reads each time it is scored.
+
+        Before a corpus is prepared a guess: about as many bytes per token as usual in English.
+        """
+        if self.is_prepared:
+            once = self._held_out.inputs.size
+        else:
+            once = self.validation_bytes // (1 if self.tokenizer == BYTES else BYTES_PER_TOKEN)
+        return once * (1 + len(self.scored_steps))
 
     def _with_other_steps(self, model: nn.Module) -> dict[str, float]:
         """Bits per byte with each of `scored_steps`; the model is left as it was.
