@@ -14,12 +14,14 @@ from ablate.experiments.catalogue import make_task, study_names, study_path, tas
 from ablate.experiments.task import LearnerTask, Row, SequenceTask, Task
 
 ROOT = Path(catalogue.__file__).parent
+HERE = {"commonsense": {"data": "sample"}}
+"""Arguments of tasks that by default want data which are not on this machine."""
 
 
 def test_every_folder_with_a_task_file_is_a_task_of_its_own_name() -> None:
     assert {"language", "learnability"} <= set(task_names())
     for name in task_names():
-        task = make_task(name)
+        task = make_task(name, HERE.get(name))
         assert isinstance(task, Task)
         assert task.name == name
         assert isinstance(task, SequenceTask) != isinstance(task, LearnerTask)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +19,9 @@ from ablate.experiments.task import SequenceTask
 from ablate.trial.export import Exported, Facts, load_model, tokenizer_of
 
 _ALL = "task_args"
+EVALUATIONS = "evaluations.jsonl"
+"""In the folder of a model: one line for each time it was scored, as ``--json`` prints it."""
+_ERROR = "_stderr"
 
 
 @dataclass(frozen=True)
@@ -61,19 +66,29 @@ def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOpt
         trained = {key: facts.metrics[key] for key in metrics if key in facts.metrics}
         found[name] = {"args": args[name], "data": data, "metrics": metrics}
         found[name] |= {"at_end_of_training": trained} if own else {}
+    result = {
+        "checkpoint": str(folder),
+        "model": facts.model.get("name"),
+        "newton_schulz": options.newton_schulz,
+        "tasks": found,
+        "notes": notes,
+    }
+    _keep(folder, {**result, "sha256": facts.sha256, "time": datetime.now(UTC).isoformat()})
     if options.as_json:
-        print_json(
-            {
-                "checkpoint": str(folder),
-                "model": facts.model.get("name"),
-                "newton_schulz": options.newton_schulz,
-                "tasks": found,
-                "notes": notes,
-            }
-        )
+        print_json(result)
     else:
         _show(found, notes, console())
     return OK
+
+
+def _keep(folder: Path, result: dict[str, Any]) -> None:
+    """Add a line to the evaluations beside the model, unless the folder is closed to writing."""
+    line = json.dumps(result) + "\n"
+    try:
+        with open(folder / EVALUATIONS, "a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        result["notes"].append(f"{EVALUATIONS} could not be written: {error.strerror}")
 
 
 def _names(given: str | None, facts: Facts) -> list[str]:
@@ -156,10 +171,22 @@ def _score(exported: Exported, task: SequenceTask) -> tuple[dict[str, float], li
 def _show(found: dict[str, Any], notes: Sequence[str], out: Console) -> None:
     for name, one in found.items():
         out.print(f"{name}, data {one['data']}", style="bold", markup=False)
-        width = max(map(len, one["metrics"]), default=0) + 2
+        metrics = one["metrics"]
+        errors = {key: name for key in metrics if (name := _error_of(key)) in metrics}
+        shown = [key for key in metrics if key not in errors.values()]
+        width = max(map(len, shown), default=0) + 2
         before = one.get("at_end_of_training", {})
-        for key, value in one["metrics"].items():
+        for key in shown:
+            error = f" ± {metrics[errors[key]]:,.4f}" if key in errors else ""
             then = f"   at the end of training {before[key]:,.4f}" if key in before else ""
-            out.print(f"  {key:<{width}}{value:,.4f}{then}", markup=False)
+            out.print(f"  {key:<{width}}{metrics[key]:,.4f}{error}{then}", markup=False)
+        if errors:
+            out.print("  ±: standard error over the items", markup=False)
     for note in notes:
         out.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _error_of(metric: str) -> str:
+    """The name of a metric's standard error, where a task gives one: ``acc_stderr@piqa``."""
+    leaf, at, place = metric.partition("@")
+    return f"{leaf}{_ERROR}{at}{place}"

@@ -30,7 +30,7 @@ from ablate.trial.fingerprint import fingerprint
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1
 BYTES = "bytes"
-BYTE_TASKS = ("language", "niah")
+BYTE_TASKS = ("language", "niah", "commonsense", "commonsense_sample")
 """Tasks whose tokens are bytes; every other one's mean what that task says."""
 _SHOWN = 3
 

@@ -1,0 +1,1 @@
+"""Common sense, zero-shot: multiple choice, last words and perplexity, asked through lm-eval."""
