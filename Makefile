@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types clean install
+.PHONY: demo test results types clean install
 demo: $(STAMP)
 	$(BIN)/ablate run quickstart
 
@@ -25,6 +25,17 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	@echo "Installing pinned packages into $(VENV): one to four minutes, once."
 	$(BIN)/python -m pip install --quiet --quiet --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
+
+# The studies of docs/results: about three hours on 2 cores. `make result-mqar` makes one of them.
+RESULTS := atlas_figure6 capacity mqar mad_recall mad_copying atlas_models atlas_table6 \
+	context_window newton_schulz_steps miras_bias miras_retention
+PAPER_atlas_table6 := --paper atlas/table6
+
+results: $(addprefix result-,$(RESULTS))
+
+result-%: $(STAMP)
+	$(BIN)/ablate run $*
+	$(BIN)/ablate report $* --format md -o docs/results/$*.md --figures docs/results/figures $(PAPER_$*)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

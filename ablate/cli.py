@@ -183,12 +183,15 @@ def report(
     check: Annotated[
         bool, typer.Option(help="Exit with 1 unless every claim is supported.")
     ] = False,
+    figures: Annotated[
+        Path | None, typer.Option(help="Write the figures into this folder as PNG.")
+    ] = None,
     quiet: Quiet = False,
 ) -> int:
     """Write the report of a study from its ledger, or compare two studies."""
     from ablate.commands.report import ReportOptions, report_command
 
-    options = ReportOptions(format.value, output, paper, check, quiet)
+    options = ReportOptions(format.value, output, paper, check, quiet, figures)
     return report_command(study, options)
 
 
