@@ -65,13 +65,13 @@ class _Sums(torch.autograd.Function):
         schedule: Schedule,
         eps: float,
     ) -> tuple[Tensor, Tensor]:
-        basis = _basis(s0, z)
-        s0, z, right = (_onto(basis, x) for x in (s0, z, right))
+        basis = basis_of(s0, z)
+        s0, z, right = (onto(basis, x) for x in (s0, z, right))
         made = iterate(_momenta(s0, u, z, carry, read), schedule, eps)
         each = torch.bmm(right, made.flatten(1, 2).mT).unflatten(-1, made.shape[1:3])  # p n w o
         y = (write.unsqueeze(-1) * each).sum(2)
         last = torch.bmm(end.unsqueeze(1), made.flatten(2)).view_as(s0)
-        return y, _back(basis, last)
+        return y, back(basis, last)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -94,8 +94,8 @@ class _Sums(torch.autograd.Function):
         s0, u, z, carry, read, write, end, right = ctx.saved_tensors
         d_y, d_last = grads
         # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
-        basis = _basis(s0, z, right, d_last)
-        s0, z, right, d_last = (_onto(basis, x) for x in (s0, z, right, d_last))
+        basis = basis_of(s0, z, right, d_last)
+        s0, z, right, d_last = (onto(basis, x) for x in (s0, z, right, d_last))
         momenta = _momenta(s0, u, z, carry, read)
         d_made = end[:, :, None, None] * d_last.unsqueeze(1)
         d_made = d_made + _outer(write, d_y, right)
@@ -111,11 +111,11 @@ class _Sums(torch.autograd.Function):
         d_read = (on_z * u.unsqueeze(2)).sum(-1).mT
         d_u = (read.mT.unsqueeze(-1) * on_z).sum(2)
         d_z = torch.bmm((read.mT.unsqueeze(-1) * u.unsqueeze(2)).flatten(2), h.flatten(1, 2))
-        d_s0, d_z, d_right = (_back(basis, x) for x in (d_s0, d_z, d_right))
+        d_s0, d_z, d_right = (back(basis, x) for x in (d_s0, d_z, d_right))
         return d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_right, None, None
 
 
-def _basis(*rows: Tensor) -> Tensor | None:
+def basis_of(*rows: Tensor) -> Tensor | None:
     """Orthonormal columns, p i r, that span all `rows`; None where the features are as few."""
     width, count = rows[0].shape[-1], sum(x.shape[1] for x in rows)
     if width < WORTH * count:
@@ -124,11 +124,11 @@ def _basis(*rows: Tensor) -> Tensor | None:
     return basis
 
 
-def _onto(basis: Tensor | None, x: Tensor) -> Tensor:
+def onto(basis: Tensor | None, x: Tensor) -> Tensor:
     return x if basis is None else torch.bmm(x, basis)
 
 
-def _back(basis: Tensor | None, x: Tensor) -> Tensor:
+def back(basis: Tensor | None, x: Tensor) -> Tensor:
     return x if basis is None else torch.bmm(x, basis.mT)
 
 

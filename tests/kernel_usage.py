@@ -1,92 +1,140 @@
 """Compile kernels ahead of time for GPUs that need not be here, and print what they take, as JSON.
 
-`python tests/kernel_usage.py 80 90 100`. It runs in a process of its own: a process that interprets
-kernels cannot compile them.
+`python tests/kernel_usage.py sm_90 gfx942`: the first launch of each size; with `--others` the other
+launches that may be tried, and products of float32. It runs in a process of its own: a process that
+interprets kernels cannot compile them.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import triton
-import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from ablate.components.kernels.newton_schulz import Launch
-from ablate.components.kernels.newton_schulz_kernels import backward_kernel, forward_kernel
+from ablate.components.kernels.newton_schulz import TOKENS, launches
+from ablate.components.kernels.newton_schulz_backward import backward_kernel
+from ablate.components.kernels.newton_schulz_kernels import forward_kernel
+from ablate.components.kernels.products import Products
 
-_WHOLE = ("steps", "sources", "writes", "tokens")
-_NARROW = ("narrow", "dual", "grams")
-_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 SIZES = (32, 64, 128)
-TOKENS = 16
+SHARED = 227 * 1024
+_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
-def kernels() -> Iterator[tuple[str, Any, dict[str, Any], int]]:
-    """Name, kernel, constants and warps of all that is compiled."""
-    for fn, size in itertools.product((forward_kernel, backward_kernel), SIZES):
-        launch = Launch.of(size, size, tl.bfloat16)
-        constants = {
-            "rows": size, "cols": size, "ROWS": launch.rows, "COLS": launch.cols,
-            "BLOCK": launch.block, "SOURCES": 2 * TOKENS, "TOKENS": TOKENS,
-            "FROM_RIGHT": True, "DOT": launch.dot, "PRECISION": "ieee",
-        }  # fmt: skip
-        known = {name: value for name, value in constants.items() if name in fn.arg_names}
-        yield f"newton_schulz.{fn.__name__}.{size}", fn, known, launch.warps
+@dataclass(frozen=True)
+class Case:
+    """One kernel as it is compiled.
+
+    constants: by name. types: of arguments that are no pointer to float32, by name. shared: what
+    the launch says that it takes at most.
+    """
+
+    name: str
+    kernel: Any
+    constants: dict[str, Any]
+    types: dict[str, str]
+    warps: int
+    shared: int
 
 
-def usage(fn: Any, constants: dict[str, Any], warps: int, arch: int) -> dict[str, int]:
+def cases(*, others: bool, amd: bool) -> Iterator[Case]:
+    """All that is compiled: the first launch of each size, or what else may run."""
+    kind = Products("bfloat16", "ieee")
+    yield from newton_schulz(kind, SIZES, slice(1, None) if others else slice(1))
+    if others:
+        exact = Products("float32", "ieee" if amd else "tf32x3")
+        yield from newton_schulz(exact, SIZES[1:], slice(1))
+
+
+def newton_schulz(kind: Products, sizes: tuple[int, ...], which: slice) -> Iterator[Case]:
+    """The kernels of `components/kernels/newton_schulz.py` for square matrices."""
+    types = dict.fromkeys(("steps", "sources", "writes", "group", "tokens"), "i32") | {
+        "eps": "fp32",
+        **dict.fromkeys(("narrow", "squares", "dual", "grams"), f"*{kind.triton}"),
+    }
+    for size in sizes:
+        tried = launches(size, size, kind, shared=SHARED)
+        for place, launch in list(enumerate(tried))[which]:
+            constants = {
+                "rows": size, "cols": size, "ROWS": launch.rows, "COLS": launch.cols,
+                "SIDE": launch.side, "BLOCK": launch.block, "TOKENS": TOKENS, "FROM_RIGHT": True,
+                "DOT": kind.triton, "PRECISION": kind.precision,
+            }  # fmt: skip
+            for kernel in (forward_kernel, backward_kernel):
+                known = {name: v for name, v in constants.items() if name in kernel.arg_names}
+                name = f"newton_schulz.{kernel.__name__}.{size}.{kind.kind}"
+                name += f".{place}" if place else ""
+                yield Case(name, kernel, known, types, launch.warps, launch.shared)
+
+
+def usage(case: Case, target: str) -> dict[str, int]:
     """Registers, spilled bytes and shared memory of one kernel on one target."""
-    signature = {name: _type(name, constants) for name in fn.arg_names}
+    signature = {name: _type(name, case) for name in case.kernel.arg_names}
     aligned = {
         (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(fn.arg_names)
+        for place, name in enumerate(case.kernel.arg_names)
         if signature[name].startswith("*")
     }
-    source = ASTSource(fn=fn, signature=signature, constexprs=constants, attrs=aligned)
-    options = {"num_warps": warps, "num_stages": 1}
-    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    source = ASTSource(
+        fn=case.kernel, signature=signature, constexprs=case.constants, attrs=aligned
+    )
+    options = {"num_warps": case.warps, "num_stages": 1}
+    amd = target.startswith("gfx")
+    chip = GPUTarget("hip", target, 64) if amd else GPUTarget("cuda", int(target[3:]), 32)
+    made = triton.compile(source, target=chip, options=options)
+    found = _of_amd(made.asm["amdgcn"]) if amd else _of_nvidia(made.asm["ptx"], target)
+    return found | {"shared": int(made.metadata.shared), "said": case.shared}
+
+
+def _of_amd(assembly: str) -> dict[str, int]:
+    found = {
+        name: int(value)
+        for name, value in re.findall(
+            r"\.(\w+_count|private_segment_fixed_size):\s+(\d+)", assembly
+        )
+    }
+    # One spilled register holds four bytes for each of 64 threads; bytes of one thread, as above.
+    return {
+        "registers": found["vgpr_count"] + found.get("agpr_count", 0),
+        "spilled": found["private_segment_fixed_size"],
+    }
+
+
+def _of_nvidia(ptx: str, target: str) -> dict[str, int]:
+    arch = int(target[3:])
     with tempfile.TemporaryDirectory() as folder:
-        ptx = Path(folder, "kernel.ptx")
-        ptx.write_text(made.asm["ptx"])
-        name = f"--gpu-name=sm_{arch}{'a' if arch >= 90 else ''}"
-        command = [get_ptxas(arch).path, "-v", name, str(ptx), "-o", f"{folder}/kernel.cubin"]
+        file = Path(folder, "kernel.ptx")
+        file.write_text(ptx)
+        name = f"--gpu-name={target}{'a' if arch >= 90 else ''}"
+        command = [get_ptxas(arch).path, "-v", name, str(file), "-o", f"{folder}/kernel.cubin"]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     spills = _SPILL.search(said)
     registers = re.search(r"Used (\d+) registers", said)
     if spills is None or registers is None:
-        raise RuntimeError(f"ptxas did not say what {fn.__name__} takes: {said}")
-    return {
-        "registers": int(registers[1]),
-        "spilled": int(spills[1]) + int(spills[2]),
-        "shared": int(made.metadata.shared),
-    }
+        raise RuntimeError(f"ptxas did not say what a kernel takes: {said}")
+    return {"registers": int(registers[1]), "spilled": int(spills[1]) + int(spills[2])}
 
 
-def _type(name: str, constants: dict[str, Any]) -> str:
-    if name in constants:
-        return "constexpr"
-    if name in _WHOLE:
-        return "i32"
-    if name == "eps":
-        return "fp32"
-    return "*bf16" if name in _NARROW else "*fp32"
+def _type(name: str, case: Case) -> str:
+    return "constexpr" if name in case.constants else case.types.get(name, "*fp32")
 
 
 if __name__ == "__main__":
+    targets = [one for one in sys.argv[1:] if one != "--others"]
     found = {
-        f"{name}.sm_{arch}": usage(fn, constants, warps, arch)
-        for name, fn, constants, warps in kernels()
-        for arch in map(int, sys.argv[1:])
+        f"{case.name}.{target}": usage(case, target)
+        for target in targets
+        for case in cases(others="--others" in sys.argv, amd=target.startswith("gfx"))
     }
     print(json.dumps(found))

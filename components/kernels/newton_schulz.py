@@ -1,132 +1,98 @@
 """Orthogonalised momenta that are read where they are made, with their gradients, in Triton.
 
-The torch form of the same sums is `components.recurrence.writes.OrthogonalWrite`, which makes a
-matrix for each write; here none leaves a program.
+The torch form of the same sums is `ablate.components.orthogonal_sums`, which makes a matrix for
+each write; here none leaves a program, and a program owns the writes of a few tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.components.kernels.newton_schulz_kernels import backward_kernel, forward_kernel
+from ablate.components.kernels.newton_schulz_backward import backward_kernel
+from ablate.components.kernels.newton_schulz_kernels import forward_kernel
+from ablate.components.kernels.products import Products, products, shared_memory
+from ablate.components.kernels.tuning import fastest
 from ablate.components.newton_schulz import Schedule
+from ablate.components.orthogonal_sums import Inputs, back, basis_of, onto
 
 MOST_ROWS = 128
-MOST_TOKENS = 64
+GROUP = 16
+"""Writes of one program, as many as there are tiles' rows; fewer where programs are few."""
+TOKENS = 16
+"""Tokens or sources in one tile, the fewest that a product takes."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel is compiled; `warps` and `block` are those that spill no registers."""
+    """How the kernels are compiled.
 
-    rows: int  # of the matrices, up to a power of two
+    rows, cols: of the matrices, up to what the blocks fill. block: columns in one product. side:
+    of a square's block. warps: of a program.
+    """
+
+    rows: int
     cols: int
     block: int
+    side: int
     warps: int
-    dot: tl.dtype
+    products: Products
 
-    @classmethod
-    def of(cls, rows: int, cols: int, dot: tl.dtype) -> Launch:
-        """The launch for matrices of `rows` and `cols`.
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that it takes at most, by what compilers made of it."""
+        return (self.rows + min(3 * self.block, 128)) * self.rows * self.products.bytes
 
-        Raises:
-            ValueError: the smaller side is above what the registers hold.
-        """
-        if rows > MOST_ROWS:
-            raise ValueError(
-                f"Newton-Schulz kernel: matrices of {rows} by {cols}; the smaller side must be at "
-                f"most {MOST_ROWS}"
-            )
-        block = min(64, _power(cols))
-        wide = -(-cols // block) * block
-        return cls(_power(rows), wide, block, 4 if _power(rows) <= 32 else 8, dot)
+
+def launches(rows: int, cols: int, kind: Products, *, shared: int) -> tuple[Launch, ...]:
+    """What is worth trying for matrices of `rows` by `cols`; the first is the safe choice.
+
+    Args:
+        shared: bytes of shared memory that a program may have.
+
+    Raises:
+        ValueError: the matrices do not fit, whatever the launch.
+    """
+    if reason := refusal(rows, cols):
+        raise ValueError(f"Newton-Schulz kernel: {reason}")
+    high, width = _power(min(rows, cols)), max(rows, cols)
+    # Three products of TF32 for one of float32 hold twice as many registers.
+    most = 64 if kind.bytes == 2 else 32
+    block, side = min(most, _power(width)), min(most, high)
+    first = Launch(high, -(-width // block) * block, block, side, 4 if high <= 32 else 8, kind)
+    if high == MOST_ROWS:
+        tried = [first]  # whatever else was tried spills registers
+    else:
+        narrow = max(16, block // 2)
+        tried = [first, replace(first, block=narrow, cols=-(-width // narrow) * narrow)]
+    if high == 64:
+        tried.append(replace(first, warps=4))
+    fit = tuple(one for one in dict.fromkeys(tried) if one.shared <= shared)
+    if not fit:
+        least = min(one.shared for one in tried)
+        raise ValueError(
+            f"Newton-Schulz kernel: matrices of {rows} by {cols} take {least} bytes of shared "
+            f"memory, there are {shared}"
+        )
+    return fit
+
+
+def refusal(rows: int, cols: int) -> str | None:
+    """Why the kernels cannot serve matrices of this size, or None."""
+    if min(rows, cols) > MOST_ROWS:
+        return f"matrices of {rows} by {cols}; the smaller side must be at most {MOST_ROWS}"
+    return None
 
 
 def _power(size: int) -> int:
     """The next power of two, 16 at least: the smallest tile of a product."""
     return max(16, int(triton.next_power_of_2(size)))
-
-
-class _Sums(torch.autograd.Function):
-    """Matrices have at most as many rows as columns."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        s0: Tensor,
-        u: Tensor,
-        z: Tensor,
-        carry: Tensor,
-        read: Tensor,
-        write: Tensor,
-        end: Tensor,
-        given: Tensor,
-        schedule: Tensor,
-        eps: float,
-        from_right: bool,
-        launch: Launch,
-    ) -> tuple[Tensor, Tensor]:
-        tensors = [x.contiguous() for x in (s0, u, z, carry, read, write, end, given)]
-        s0, u, z, carry, read, write, end, given = tensors
-        p, rows, cols = s0.shape
-        sources, writes, tokens = u.shape[1], read.shape[1], given.shape[1]
-        out = _zeros(s0, p, tokens, rows if from_right else cols)
-        end_out = _zeros(s0, p, rows, cols)
-        wide, narrow = _scratch(s0, launch, 1)
-        forward_kernel[(p,)](
-            *tensors, out, end_out, wide, narrow, schedule,
-            schedule.shape[0], eps, sources, writes, tokens, rows, cols,
-            launch.rows, launch.cols, launch.block, _power(tokens),
-            from_right, launch.dot, "ieee", num_warps=launch.warps, num_stages=1,
-        )  # fmt: skip
-        ctx.save_for_backward(*tensors, schedule)
-        ctx.options = eps, from_right, launch
-        return out.to(given.dtype), end_out.to(s0.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, schedule = ctx.saved_tensors
-        eps, from_right, launch = ctx.options
-        s0, u, z, carry, read, write, end, given = tensors
-        d_out, d_end_out = (grad.contiguous() for grad in grads)
-        p, rows, cols = s0.shape
-        sources, writes, tokens = u.shape[1], read.shape[1], given.shape[1]
-        left, right = (d_out, given) if from_right else (given, d_out)
-        # In the order of the kernel's arguments; all in fp32, as the sums are.
-        d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_given = (
-            torch.zeros_like(x, dtype=torch.float32) for x in tensors
-        )
-        wide, narrow, dual, grams = _scratch(s0, launch, 3)
-        backward_kernel[(p,)](
-            s0, u, z, carry, read, write, end, left, right, d_end_out,
-            d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_given, wide, narrow, dual, grams,
-            schedule, schedule.shape[0], eps, sources, writes, tokens, rows, cols,
-            launch.rows, launch.cols, launch.block, _power(sources), _power(tokens),
-            from_right, launch.dot, "ieee", num_warps=launch.warps, num_stages=1,
-        )  # fmt: skip
-        made = (d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_given)
-        back = (d.to(x.dtype) for d, x in zip(made, tensors, strict=True))
-        return (*back, None, None, None, None)
-
-
-def _zeros(like: Tensor, *shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=torch.float32, device=like.device)
-
-
-def _scratch(s0: Tensor, launch: Launch, narrow: int) -> list[Tensor]:
-    """S in fp32, and what the products take: X; and X', then two squares, if `narrow` is 3."""
-    kind = torch.bfloat16 if launch.dot == tl.bfloat16 else torch.float32
-    p, size = s0.shape[0], launch.rows * launch.cols
-    sizes = [size, size, size, 2 * launch.rows**2][: 1 + narrow]
-    kinds = [torch.float32, *[kind] * narrow]
-    return [s0.new_empty(p * n, dtype=k) for n, k in zip(sizes, kinds, strict=True)]
 
 
 def orthogonal_sums(
@@ -141,29 +107,209 @@ def orthogonal_sums(
     *,
     schedule: Schedule,
     eps: float,
-    dot: str = "float32",
 ) -> tuple[Float[Tensor, "p n o"], Float[Tensor, "p o i"]]:
-    """Sums over writes w of NS(S_w) on `right`, weighted by `write`, and of NS(S_w) by `end`.
+    """As `ablate.components.orthogonal_sums.orthogonal_sums`; `schedule` has one step at least.
 
-    S_w = carry_w S_0 + sum_s read[w, s] u_s z_s^T (Atlas Eq. 32-33 with the gates folded in).
-
-    Args:
-        schedule: (a, b, c) of each step, one at least.
-        eps: added to the Frobenius norm.
-        dot: type of the factors of products, "float32" or "bfloat16"; sums are float32.
+    Sums are in float32; the factors of products are what `torch.set_float32_matmul_precision` says.
 
     Raises:
-        ValueError: the smaller side of the matrices, or the number of tokens, is too large.
+        ValueError: the smaller side of the matrices is too large.
     """
-    if right.shape[1] > MOST_TOKENS:
-        raise ValueError(f"Newton-Schulz kernel: {right.shape[1]} tokens; at most {MOST_TOKENS}")
-    steps = torch.tensor(schedule, dtype=torch.float32, device=s0.device)
-    kind = {"float32": tl.float32, "bfloat16": tl.bfloat16}[dot]
-    rows, cols = s0.shape[1:]
-    tall = rows > cols
-    matrices = (s0.mT, z, u) if tall else (s0, u, z)
-    launch = Launch.of(min(rows, cols), max(rows, cols), kind)
-    y, made = _Sums.apply(  # type: ignore[no-untyped-call]  # torch's own
-        *matrices, carry, read, write, end, right, steps, eps, not tall, launch
-    )
-    return y, made.mT if tall else made
+    y, made = _Sums.apply(s0, u, z, carry, read, write, end, right, schedule, eps)  # type: ignore[no-untyped-call]  # torch's own
+    return y, made
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        *tensors, schedule, eps = inputs
+        s0, u, z, carry, read, write, end, right = tensors
+        basis = basis_of(s0.float(), z.float())
+        small_s0, z, small_right = _onto(basis, s0, z, right)
+        small = (small_s0, u, z, carry, read, write, end, small_right)
+        y, last = sums(small, schedule, eps)
+        return y.to(right.dtype), back(basis, last).to(s0.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.schedule, ctx.eps = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, tuple[int, ...]]:
+        return _in_lanes(_Sums, info.batch_size, in_dims, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        made = _Gradients.apply(*ctx.saved_tensors, *grads, ctx.schedule, ctx.eps)  # type: ignore[no-untyped-call]  # torch's own
+        return (*made, None, None)
+
+
+class _Gradients(torch.autograd.Function):
+    """A function of its own, so that lanes know how to map it; it has no derivative."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        *tensors, d_y, d_last, schedule, eps = inputs
+        s0, u, z, carry, read, write, end, right = tensors
+        # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
+        basis = basis_of(*(x.float() for x in (s0, z, right, d_last)))
+        s0, z, right, d_last = _onto(basis, s0, z, right, d_last)
+        small = (s0, u, z, carry, read, write, end, right)
+        made = list(gradients(small, d_y, d_last, schedule, eps))
+        for place in (0, 2, 7):
+            made[place] = back(basis, made[place])
+        return tuple(x.to(like.dtype) for x, like in zip(made, tensors, strict=True))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, tuple[int, ...]]:
+        return _in_lanes(_Gradients, info.batch_size, in_dims, inputs)
+
+
+def _onto(basis: Tensor | None, *rows: Tensor) -> tuple[Tensor, ...]:
+    return rows if basis is None else tuple(onto(basis, x.float()) for x in rows)
+
+
+def _in_lanes(
+    function: Any, lanes: int, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]
+) -> tuple[Any, tuple[int, ...]]:
+    """Lanes are as many more rows."""
+    *tensors, schedule, eps = inputs
+    laid = [
+        x.expand(lanes, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip(tensors, in_dims[: len(tensors)], strict=True)
+    ]
+    out = function.apply(*(x.flatten(0, 1) for x in laid), schedule, eps)
+    rows = laid[0].shape[1]
+    return tuple(y.unflatten(0, (lanes, rows)) for y in out), (0,) * len(out)
+
+
+def sums(
+    inputs: Inputs, schedule: Schedule, eps: float, launch: Launch | None = None
+) -> tuple[Tensor, Tensor]:
+    """The sums in float32, outside of autograd; `launch` None takes the fastest."""
+    job = _Job.of(inputs, schedule, eps)
+    if launch is not None:
+        return job.forward(launch)
+    return job.forward(fastest("newton_schulz.forward", job.tried(), job.forward, job.device))
+
+
+def gradients(
+    inputs: Inputs,
+    d_y: Tensor,
+    d_last: Tensor,
+    schedule: Schedule,
+    eps: float,
+    launch: Launch | None = None,
+) -> tuple[Tensor, ...]:
+    """The gradients of `sums` in float32, in the order of its inputs."""
+    job = _Job.of(inputs, schedule, eps)
+    run = functools.partial(job.backward, d_y=d_y, d_last=d_last)
+    if launch is None:
+        launch = fastest("newton_schulz.backward", job.tried(), run, job.device)
+    return run(launch)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One call, turned so that matrices have at most as many rows as columns."""
+
+    tensors: tuple[Tensor, ...]
+    schedule: Tensor
+    eps: float
+    tall: bool
+
+    @classmethod
+    def of(cls, inputs: Inputs, schedule: Schedule, eps: float) -> _Job:
+        s0, u, z, *rest = inputs
+        tall = s0.shape[1] > s0.shape[2]
+        turned = (s0.mT, z, u, *rest) if tall else inputs
+        steps = _on_device(schedule, s0.device)
+        return cls(tuple(x.contiguous() for x in turned), steps, eps, tall)
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors[0].device
+
+    def tried(self) -> tuple[Launch, ...]:
+        rows, cols = self.tensors[0].shape[1:]
+        return launches(rows, cols, products(self.device), shared=shared_memory(self.device))
+
+    def sizes(self) -> tuple[int, int, int, int, int, int, int, int]:
+        """Rows of the batch, groups, writes of a group; sources, writes, tokens; rows, columns."""
+        p, rows, cols = self.tensors[0].shape
+        writes, sources = self.tensors[4].shape[1:]
+        group = _group(p, writes, self.device)
+        tokens = self.tensors[7].shape[1]
+        return p, -(-writes // group), group, sources, writes, tokens, rows, cols
+
+    def forward(self, launch: Launch) -> tuple[Tensor, Tensor]:
+        s0 = self.tensors[0]
+        p, groups, group, sources, writes, tokens, rows, cols = self.sizes()
+        out = _zeros(s0, p, groups, tokens, cols if self.tall else rows)
+        end_out = _zeros(s0, p, groups, rows, cols)
+        wide, narrow, squares = _scratch(s0, p * groups, launch)
+        forward_kernel[(p * groups,)](
+            *self.tensors, out, end_out, wide, narrow, squares, self.schedule,
+            self.schedule.shape[0], self.eps, sources, writes, group, tokens, rows, cols,
+            launch.rows, launch.side, launch.cols, launch.block, TOKENS, not self.tall,
+            launch.products.triton, launch.products.precision,
+            num_warps=launch.warps, num_stages=1,
+        )  # fmt: skip
+        end = end_out.sum(1)
+        return out.sum(1), end.mT if self.tall else end
+
+    def backward(self, launch: Launch, *, d_y: Tensor, d_last: Tensor) -> tuple[Tensor, ...]:
+        s0, u, z, carry, read, write, end, given = self.tensors
+        p, groups, group, sources, writes, tokens, rows, cols = self.sizes()
+        d_y, d_last = d_y.contiguous(), (d_last.mT if self.tall else d_last).contiguous()
+        left, right = (given, d_y) if self.tall else (d_y, given)
+        parts = [_zeros(s0, p, groups, *x.shape[1:]) for x in (s0, u, z, given)]
+        whole = [torch.zeros_like(x, dtype=torch.float32) for x in (carry, read, write, end)]
+        wide, narrow, dual, squares = _scratch(s0, p * groups, launch, dual=True)
+        backward_kernel[(p * groups,)](
+            s0, u, z, carry, read, write, end, left, right, d_last,
+            *parts[:3], *whole, parts[3], wide, narrow, dual, squares, self.schedule,
+            self.schedule.shape[0], self.eps, sources, writes, group, tokens, rows, cols,
+            launch.rows, launch.side, launch.cols, launch.block, TOKENS, not self.tall,
+            launch.products.triton, launch.products.precision,
+            num_warps=launch.warps, num_stages=1,
+        )  # fmt: skip
+        d_s0, d_u, d_z, d_given = (part.sum(1) for part in parts)
+        if self.tall:
+            d_s0, d_u, d_z = d_s0.mT, d_z, d_u
+        return d_s0, d_u, d_z, *whole, d_given
+
+
+@functools.lru_cache(maxsize=64)
+def _on_device(schedule: Schedule, device: torch.device) -> Tensor:
+    """Kept, since a copy to a GPU waits for all that is under way."""
+    return torch.tensor(schedule, dtype=torch.float32, device=device)
+
+
+def _group(rows: int, writes: int, device: torch.device) -> int:
+    """Writes of one program: fewer than `GROUP` while a GPU would have nothing else to do."""
+    group = GROUP
+    if device.type == "cuda":
+        wanted = 3 * torch.cuda.get_device_properties(device).multi_processor_count
+        while group > 4 and rows * -(-writes // group) < wanted:
+            group //= 2
+    return group
+
+
+def _zeros(like: Tensor, *shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float32, device=like.device)
+
+
+def _scratch(s0: Tensor, programs: int, launch: Launch, *, dual: bool = False) -> list[Tensor]:
+    """S in fp32, X as products take it and two squares; or S with a square, X, X', 3 squares."""
+    size, square = launch.rows * launch.cols, launch.rows**2
+    narrow = [size, size, 3 * square] if dual else [size, 2 * square]
+    wide = size + square if dual else size
+    kinds = [torch.float32, *[launch.products.torch] * len(narrow)]
+    sizes = zip([wide, *narrow], kinds, strict=True)
+    return [s0.new_empty(programs * n, dtype=kind) for n, kind in sizes]

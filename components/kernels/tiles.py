@@ -56,6 +56,14 @@ def get(at, first, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def mirror(at, first, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Columns `first` to `first + COLS` of the transposed scratch matrix; `WIDTH` is its own."""
+    r = tl.arange(0, ROWS)[:, None]
+    return tl.load(at + (first + tl.arange(0, COLS)[None, :]) * WIDTH + r)
+
+
+@triton.jit
+@no_type_check
 def put(at, x, first, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
     """The opposite of `get`."""
     r = tl.arange(0, ROWS)[:, None]
