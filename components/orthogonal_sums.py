@@ -125,10 +125,12 @@ def basis_of(*rows: Tensor) -> Tensor | None:
 
 
 def onto(basis: Tensor | None, x: Tensor) -> Tensor:
+    """Coordinates of rows, p n i -> p n r."""
     return x if basis is None else torch.bmm(x, basis)
 
 
 def back(basis: Tensor | None, x: Tensor) -> Tensor:
+    """The rows that have these coordinates."""
     return x if basis is None else torch.bmm(x, basis.mT)
 
 

@@ -1,7 +1,7 @@
 """Compile kernels ahead of time for GPUs that need not be here, and print what they take, as JSON.
 
-`python tests/kernel_usage.py sm_90 gfx942`: the first launch of each size; with `--others` the other
-launches that may be tried, and products of float32. It runs in a process of its own: a process that
+`python tests/kernel_usage.py sm_90 gfx942`: the first launch of each size; with `--others` the rest
+of those that may be tried, and products of float32. It runs in a process of its own: a process that
 interprets kernels cannot compile them.
 """
 
