@@ -1,0 +1,125 @@
+"""In Triton's interpreter against the torch form of the same functions: outputs and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ablate.components.kernels import fast_weight as tiled
+from ablate.components.kernels.newton_schulz_test import apart
+from ablate.components.recurrence import fast_weight as plain
+
+Inputs = dict[str, Tensor | None]
+
+
+@pytest.fixture(autouse=True)
+def _poisoned() -> Iterator[None]:
+    """Memory that a kernel forgets to write is NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def read_inputs(p: int, n: int, s: int, o: int, i: int, m: int) -> Inputs:
+    shapes = {"z": (p, n, i), "state": (p, m, o, i), "zs": (p, s, i), "us": (p, s, o),
+              "share": (p, n, m), "read": (p, n, s)}  # fmt: skip
+    return draw(shapes)
+
+
+def scan_inputs(g: int, p: int, s: int, o: int, i: int, m: int, k: int) -> Inputs:
+    shapes = {"state": (p, m, o, i), "probes": (g, p, k, s, i), "zs": (g, p, s, i),
+              "values": (g, p, s, o), "mix": (g, p, m, m), "last": (g, p, s, m)}  # fmt: skip
+    made = draw(shapes)
+    return made if k else made | {"probes": None}
+
+
+def draw(shapes: dict[str, tuple[int, ...]]) -> Inputs:
+    stream = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=stream) * 0.5 for name, shape in shapes.items()}
+
+
+def outputs_and_gradients(
+    function: Callable[..., Any], inputs: Inputs
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    leaves = {k: None if x is None else x.detach().requires_grad_() for k, x in inputs.items()}
+    found = function(**leaves)
+    outputs = dict(enumerate(found if isinstance(found, tuple) else (found,)))
+    stream = torch.Generator().manual_seed(1)
+    total = torch.zeros(())
+    for y in outputs.values():
+        total = total + (y * torch.randn(y.shape, generator=stream).to(y.dtype)).sum()
+    names = [name for name, x in leaves.items() if x is not None]
+    grads = torch.autograd.grad(total, [leaves[name] for name in names])  # type: ignore[misc]
+    return {str(k): y for k, y in outputs.items()}, dict(zip(names, grads, strict=True))
+
+
+def check(name: str, inputs: Inputs, limit: float = 5e-6) -> None:
+    """The kernels in fp32 against torch in float64."""
+    true = {k: None if x is None else x.double() for k, x in inputs.items()}
+    found = outputs_and_gradients(getattr(tiled, name), inputs)
+    wanted = outputs_and_gradients(getattr(plain, name), true)
+    for made, right in zip(found, wanted, strict=True):
+        for key, value in right.items():
+            assert apart(made[key], value) < limit, key
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((2, 7, 12, 8, 5, 2), id="momentum, halo, odd"),
+        pytest.param((1, 16, 16, 40, 70, 1), id="several blocks of the matrix"),
+        pytest.param((1, 65, 70, 4, 4, 1), id="several blocks of tokens and sources"),
+        pytest.param((1, 1, 1, 1, 1, 2), id="one of everything"),
+    ],
+)
+def test_a_read_and_every_gradient_are_those_of_torch(sizes: tuple[int, ...]) -> None:
+    check("read_weight", read_inputs(*sizes))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((3, 2, 7, 8, 5, 2, 1), id="momentum, errors at the start"),
+        pytest.param((2, 1, 5, 3, 6, 2, 2), id="errors at the momentum too"),
+        pytest.param((3, 1, 6, 4, 5, 1, 0), id="given values only"),
+        pytest.param((2, 1, 66, 40, 70, 1, 1), id="several blocks of everything"),
+        pytest.param((1, 1, 1, 1, 1, 1, 1), id="one of everything"),
+    ],
+)
+def test_a_scan_and_every_gradient_are_those_of_torch(sizes: tuple[int, ...]) -> None:
+    check("scan_weight", scan_inputs(*sizes))
+
+
+def test_a_write_is_a_scan_of_one_stretch() -> None:
+    given = scan_inputs(1, 2, 5, 6, 7, 2, 0)
+    assert given["values"] is not None
+    inputs: Inputs = {"us": given["values"][0]}
+    for name in ("state", "zs", "mix", "last"):
+        x = given[name]
+        assert x is not None
+        inputs[name] = x if name == "state" else x[0]
+    check("write_weight", inputs)
+
+
+@pytest.mark.parametrize("gate", [0.0, 1.0])
+def test_gates_of_exactly_zero_and_one(gate: float) -> None:
+    inputs = scan_inputs(3, 1, 4, 5, 6, 2, 1)
+    inputs["mix"] = torch.full_like(inputs["mix"], gate)  # type: ignore[arg-type]
+    check("scan_weight", inputs)
+    reads = read_inputs(1, 4, 4, 5, 6, 2)
+    reads["share"] = torch.full_like(reads["share"], gate)  # type: ignore[arg-type]
+    reads["read"] = torch.full_like(reads["read"], gate).tril()  # type: ignore[arg-type]
+    check("read_weight", reads)
+
+
+def test_bf16_inputs_are_read_as_fp32() -> None:
+    inputs = {
+        k: x.to(torch.bfloat16) for k, x in read_inputs(1, 5, 5, 4, 6, 2).items() if x is not None
+    }
+    y = tiled.read_weight(**inputs)
+    assert y.dtype == torch.bfloat16
+    assert apart(y, plain.read_weight(**{k: x.double() for k, x in inputs.items()})) < 4e-3
