@@ -39,7 +39,7 @@ def fold_channels(
     )
     if w.next_carry is None or w.next_read is None:
         return w
-    return replace(w, next_carry=w.next_carry.squeeze(2), next_read=w.next_read.squeeze(2))
+    return replace(w, next_carry=w.next_carry[:, :, 0], next_read=w.next_read[:, :, 0])
 
 
 def key_kernel(

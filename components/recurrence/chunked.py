@@ -17,12 +17,11 @@ from torch import Tensor
 from ablate.components.memory import Weights
 from ablate.components.recurrence.channels import fold_both, fold_channels, key_kernel
 from ablate.components.recurrence.coefficients import (
-    Folded,
     Gates,
     LinearWeights,
     OrthogonalWeights,
-    fold_linear,
     fold_orthogonal,
+    fold_states,
 )
 from ablate.components.recurrence.online import BLOCK
 from ablate.components.recurrence.rule import Rule
@@ -141,15 +140,12 @@ def _prepare(
     if rule.read_before:  # see ReadBefore
         raw_queries = raw_queries.roll(-1, dims=2)
     phi_keys, phi_queries = rule.features(raw_keys), rule.features(raw_queries)
-    folded = _fold(rule, piece, gates, step)
-    weights: Coefficients = folded
+    weights = _fold(rule, piece, gates, step)
     kernel = pending = None
-    if isinstance(folded, OrthogonalWeights):
-        pending = folded.pending[-1]
-    elif gates.keep.ndim > gates.lr.ndim:
-        kernel = _kernel(rule, folded.read, phi_keys, phi_queries)
-    else:
-        weights = Folded.of(folded)
+    if isinstance(weights, OrthogonalWeights):
+        pending = weights.pending[-1]
+    elif isinstance(weights, LinearWeights):
+        kernel = _kernel(rule, weights.read, phi_keys, phi_queries)
     return Stretches(
         raw_keys,
         raw_queries,
@@ -172,9 +168,7 @@ def _kernel(rule: Rule, read: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
     return torch.matmul(queries, keys.mT)
 
 
-def _fold(
-    rule: Rule, piece: Piece, gates: Gates, step: Tensor | None
-) -> LinearWeights | OrthogonalWeights:
+def _fold(rule: Rule, piece: Piece, gates: Gates, step: Tensor | None) -> Coefficients:
     keep, lr = _pieces(gates.keep, piece), _pieces(gates.lr, piece)
     theta = None if gates.theta is None else _pieces(gates.theta, piece)
     gamma = _pieces(gates.gamma, piece)
@@ -182,7 +176,7 @@ def _fold(
     if rule.side == "both":
         return fold_both(keep, lr, gamma, columns=rule.memory.shapes[0][1])
     if rule.orthogonalise is None or theta is None:
-        fold = fold_linear if keep.ndim == lr.ndim else fold_channels
+        fold = fold_states if keep.ndim == lr.ndim else fold_channels
         how = {"step_inside": rule.step_inside, "nesterov": rule.nesterov}
         return fold(keep, lr, theta, gamma, **how)
     ends = [piece.position + n + 1 for n in range(piece.length)]

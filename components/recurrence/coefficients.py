@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ablate.components.recurrence.folding import fold
+
 
 @dataclass(frozen=True)
 class Gates:
@@ -93,22 +95,12 @@ class LinearWeights:
 
 @dataclass(frozen=True)
 class Folded:
-    """`LinearWeights` as `fast_weight` takes them, for states of m matrices."""
+    """The same numbers as `fast_weight` takes them, for states of m matrices."""
 
     share: Float[Tensor, "*g p n m"]
     read: Float[Tensor, "*g p n i"]
     mix: Float[Tensor, "*g p m m"]
     last: Float[Tensor, "*g p i m"]
-
-    @classmethod
-    def of(cls, w: LinearWeights) -> Folded:
-        """The same numbers, side by side."""
-        if w.momentum is None or w.next_carry is None or w.next_read is None:
-            return cls(w.carry, w.read, w.end_carry, -w.end_read)
-        share = torch.cat([w.carry, -w.momentum], dim=-1)
-        below = F.pad(w.next_carry, (1, 0))  # the momentum does not see the weight
-        mix = torch.cat([share[..., -1:, :], below], dim=-2)
-        return cls(share, w.read, mix, torch.cat([-w.end_read, w.next_read], dim=-1))
 
     @property
     def carry(self) -> Tensor:
@@ -146,6 +138,36 @@ def _from_start(rate: Tensor, decay: Tensor) -> Tensor:
     return rate[..., :1] * decay[..., 0]
 
 
+def fold_states(
+    keep: Float[Tensor, "*k n"],
+    lr: Float[Tensor, "*g n"],
+    theta: Float[Tensor, "*g n"] | None,
+    gamma: Float[Tensor, "*g n c"],
+    *,
+    step_inside: bool,
+    nesterov: bool = False,
+) -> Folded:
+    """Weights of gradient descent (`theta` None) and momentum.
+
+    `keep` may have more rows than the others, which then are broadcast to them.
+    `nesterov` writes theta S_n + lr G_n, the momentum looked ahead, instead of S_n.
+    """
+    inside = step_inside or theta is None
+    fresh = lr.unsqueeze(-1) * gamma if inside else gamma
+    scale, again = None if inside else lr, None
+    if nesterov:
+        again = fresh if inside else lr.unsqueeze(-1) * fresh
+        scale = theta if scale is None or theta is None else scale * theta
+    rows, shape = keep.shape[:-1], keep.shape
+    gates = (None if x is None else x.expand(shape).reshape(-1, shape[-1]) for x in (theta, scale))
+    windows = (
+        None if x is None else x.expand(*shape, -1).reshape(-1, *x.shape[-2:])
+        for x in (fresh, again)
+    )
+    made = fold(keep.reshape(-1, shape[-1]), *gates, *windows)
+    return Folded(*(part.unflatten(0, rows) for part in made))
+
+
 def fold_linear(
     keep: Float[Tensor, "*k n"],
     lr: Float[Tensor, "*g n"],
@@ -155,35 +177,21 @@ def fold_linear(
     step_inside: bool,
     nesterov: bool = False,
 ) -> LinearWeights:
-    """Weights of gradient descent (`theta` None) and momentum.
-
-    `nesterov` writes theta S_n + lr G_n, the momentum looked ahead, instead of S_n.
-    """
-    memory = decay_matrix(keep)
-    carry = _from_start(keep, memory).unsqueeze(-1)
-    lr = lr.unsqueeze(-1)
-    sums = lr * banded(gamma) if step_inside or theta is None else banded(gamma)
+    """As `fold_states`, part by part."""
+    w = fold_states(keep, lr, theta, gamma, step_inside=step_inside, nesterov=nesterov)
+    carry, end_read = w.share[..., :1], -w.last[..., :1]
     if theta is None:
-        read = torch.matmul(memory, sums)
-        return LinearWeights(carry, read, carry[..., -1:, :], read[..., -1:, :].mT)
-    decay = decay_matrix(theta)
-    first = _from_start(theta, decay).unsqueeze(-1)
-    fresh, sums = sums, torch.matmul(decay, sums)
-    # The first momentum is one more source, in column 0.
-    sources = torch.cat([first, sums], dim=-1)
-    if nesterov:
-        sources = theta.unsqueeze(-1) * sources + F.pad(fresh, (1, 0))
-    total = torch.matmul(memory, sources if step_inside else lr * sources)
-    momentum, read = total[..., :1], total[..., 1:]
+        return LinearWeights(carry, w.read, carry[..., -1:, :], end_read)
+    momentum = -w.share[..., 1:]
     return LinearWeights(
         carry,
-        read,
+        w.read,
         carry[..., -1:, :],
-        read[..., -1:, :].mT,
+        end_read,
         momentum,
         momentum[..., -1:, :],
-        first[..., -1:, :],
-        sums[..., -1:, :].mT,
+        w.mix[..., 1:, 1:],
+        w.last[..., 1:],
     )
 
 

@@ -12,11 +12,16 @@ Backward passes are written out and keep inputs and results only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from ablate.components.recurrence.lanes import as_lanes, as_rows
+
+ROWS = (0,) * 6  # where the rows of the inputs of reads and writes lie
 
 
 def read_weight(
@@ -65,80 +70,111 @@ def scan_weight(
     return us, starts, end
 
 
-def _lanes(info: Any, x: Tensor | None, at: int | None, rows: int) -> Tensor | None:
-    """Lanes before the rows, as more of them."""
-    if x is None:
-        return None
-    x = x.unsqueeze(0).expand(info.batch_size, *x.shape) if at is None else x.movedim(at, 0)
-    return x.movedim(0, rows).flatten(rows, rows + 1)
-
-
 class _Read(torch.autograd.Function):
     @staticmethod
     def forward(
         z: Tensor, state: Tensor, zs: Tensor, us: Tensor, share: Tensor, read: Tensor
     ) -> Tensor:
-        y = share[..., :1] * torch.bmm(z, state[:, 0].mT)
+        y = torch.bmm(z, state[:, 0].mT).mul_(share[..., :1])
         for m in range(1, state.shape[1]):
-            y = torch.addcmul(y, share[..., m : m + 1], torch.bmm(z, state[:, m].mT))
-        return torch.baddbmm(y, torch.bmm(z, zs.mT) * read, us, alpha=-1)
+            y.addcmul_(share[..., m : m + 1], torch.bmm(z, state[:, m].mT))
+        kernel = torch.bmm(z, zs.mT).mul_(read)
+        return torch.baddbmm(y, kernel, us, alpha=-1, out=y)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        flat = [_lanes(info, x, at, 0) for x, at in zip(inputs, in_dims, strict=True)]
-        y: Tensor = _Read.apply(*flat)  # type: ignore[no-untyped-call]
-        return y.unflatten(0, (info.batch_size, -1)), 0
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, ROWS)
+        (y,), (at,) = as_lanes(info, (_Read.apply(*flat),), (0,))  # type: ignore[no-untyped-call]
+        return y, at
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        z, state, zs, us, share, read = ctx.saved_tensors
-        dy = grads[0]
-        kernel = torch.bmm(z, zs.mT)
-        slope = torch.bmm(dy, us.mT).neg_()
-        d_read, slope = kernel * slope, slope * read
-        d_us = torch.bmm((kernel * read).mT, dy).neg_()
-        d_zs = torch.bmm(slope.mT, z)
+        slopes: tuple[Tensor, ...] = _ReadBack.apply(*ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
+        return slopes
+
+
+class _ReadBack(torch.autograd.Function):
+    """The gradient of `_Read`; a function too, so that lanes are rows here as well."""
+
+    @staticmethod
+    def forward(
+        z: Tensor, state: Tensor, zs: Tensor, us: Tensor, share: Tensor, read: Tensor, dy: Tensor
+    ) -> tuple[Tensor, ...]:
+        kernel, slope = torch.bmm(z, zs.mT), torch.bmm(dy, us.mT).neg_()
+        d_read = kernel * slope
+        d_us = torch.bmm(kernel.mul_(read).mT, dy).neg_()
+        d_zs = torch.bmm(slope.mul_(read).mT, z)
         dz = torch.bmm(slope, zs)
-        d_state, d_share = [], []
+        d_state, d_share = torch.empty_like(state), torch.empty_like(share)
         for m in range(state.shape[1]):
-            part = share[..., m : m + 1]
-            on = torch.bmm(dy, state[:, m])
-            d_share.append((on * z).sum(-1))
-            dz = torch.addcmul(dz, part, on)
-            d_state.append(torch.bmm((part * dy).mT, z))
-        return dz, torch.stack(d_state, 1), d_zs, d_us, torch.stack(d_share, -1), d_read
+            part, on = share[..., m : m + 1], torch.bmm(dy, state[:, m])
+            dz.addcmul_(part, on)
+            torch.sum(on.mul_(z), -1, out=d_share[..., m])
+            d_state[:, m] = torch.bmm((part * dy).mT, z)
+        return dz, d_state, d_zs, d_us, d_share, d_read
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (*ROWS, 0))
+        return as_lanes(info, _ReadBack.apply(*flat), ROWS)  # type: ignore[no-untyped-call]
 
 
 class _Write(torch.autograd.Function):
     @staticmethod
     def forward(state: Tensor, zs: Tensor, us: Tensor, mix: Tensor, last: Tensor) -> Tensor:
-        return torch.baddbmm(_mixed(mix, state), _weighted(last, us).mT, zs).view_as(state)
+        after = torch.bmm(mix, state.flatten(2)).view(state.shape[0], -1, state.shape[-1])
+        torch.baddbmm(after, _weighted(last, us).mT, zs, out=after)
+        return after.view_as(state)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        flat = [_lanes(info, x, at, 0) for x, at in zip(inputs, in_dims, strict=True)]
-        after: Tensor = _Write.apply(*flat)  # type: ignore[no-untyped-call]
-        return after.unflatten(0, (info.batch_size, -1)), 0
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, ROWS[:5])
+        (y,), (at,) = as_lanes(info, (_Write.apply(*flat),), (0,))  # type: ignore[no-untyped-call]
+        return y, at
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        state, zs, us, mix, last = ctx.saved_tensors
-        d = grads[0]
+        slopes: tuple[Tensor, ...] = _WriteBack.apply(*ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
+        return slopes
+
+
+class _WriteBack(torch.autograd.Function):
+    """The gradient of `_Write`."""
+
+    @staticmethod
+    def forward(
+        state: Tensor, zs: Tensor, us: Tensor, mix: Tensor, last: Tensor, d: Tensor
+    ) -> tuple[Tensor, ...]:
         rows = d.flatten(1, 2)  # p m*o i
         on = torch.bmm(zs, rows.mT).unflatten(-1, d.shape[1:3])  # p s m o
-        d_us = (last.unsqueeze(-1) * on).sum(2)
-        d_last = (us.unsqueeze(2) * on).sum(-1)
         d_zs = torch.bmm(_weighted(last, us), rows)
         d_mix = torch.bmm(d.flatten(2), state.flatten(2).mT)
-        return _mixed(mix.mT, d).view_as(d), d_zs, d_us, d_mix, d_last
+        d_state = torch.bmm(mix.mT, d.flatten(2)).view_as(d)
+        d_us = last[..., :1] * on[..., 0, :]
+        for m in range(1, d.shape[1]):
+            d_us.addcmul_(last[..., m : m + 1], on[..., m, :])
+        return d_state, d_zs, d_us, d_mix, on.mul_(us.unsqueeze(2)).sum(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, ROWS[:6])
+        return as_lanes(info, _WriteBack.apply(*flat), ROWS[:5])  # type: ignore[no-untyped-call]
 
 
 class _Scan(torch.autograd.Function):
@@ -146,80 +182,92 @@ class _Scan(torch.autograd.Function):
     def forward(
         state: Tensor, probes: Tensor | None, zs: Tensor, values: Tensor, mix: Tensor, last: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        states, us, x = [], [], state
-        for g in range(zs.shape[0]):
-            u = -values[g] if probes is None else _errors(x, probes[g], values[g])
-            states.append(x)
-            us.append(u)
-            x = torch.baddbmm(_mixed(mix[g], x), _weighted(last[g], u).mT, zs[g]).view_as(x)
-        return torch.stack(us), torch.stack(states), x
+        count, (p, m, o, i) = zs.shape[0], state.shape
+        states, us = state.new_empty(count + 1, p, m, o, i), torch.empty_like(values)
+        states[0] = state
+        for g, (x, u, y) in enumerate(_in_turns(states[:-1], us, states[1:])):
+            if probes is None:
+                torch.neg(values[g], out=u)
+            else:
+                torch.baddbmm(values[g], probes[g, :, 0], x[:, 0].mT, beta=-1, out=u)
+                for k in range(1, probes.shape[2]):
+                    torch.baddbmm(u, probes[g, :, k], x[:, k].mT, out=u)
+            mixed = torch.bmm(mix[g], x.flatten(2)).view(p, m * o, i)
+            torch.baddbmm(mixed, _weighted(last[g], u).mT, zs[g], out=y.view(p, m * o, i))
+        return us, states[:-1], states[-1].clone()
 
     @staticmethod
     def setup_context(
         ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor, Tensor, Tensor]
     ) -> None:
-        _, *given = inputs
-        ctx.save_for_backward(*given, *output[:2])
+        _, probes, zs, _, mix, last = inputs
+        ctx.save_for_backward(probes, zs, mix, last, *output[:2])
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], *inputs: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        at_rows = (0, 1, 1, 1, 1, 1)
-        flat = [_lanes(info, *each) for each in zip(inputs, in_dims, at_rows, strict=True)]
-        us, starts, end = _Scan.apply(*flat)  # type: ignore[no-untyped-call]
-        sizes = (info.batch_size, -1)
-        return (us.unflatten(1, sizes), starts.unflatten(1, sizes), end.unflatten(0, sizes)), (
-            1, 1, 0,
-        )  # fmt: skip
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor | None) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (0, 1, 1, 1, 1, 1))
+        return as_lanes(info, _Scan.apply(*flat), (1, 1, 0))  # type: ignore[no-untyped-call]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        probes, zs, _, mix, last, us, starts = ctx.saved_tensors
-        d_us, d_starts, d = grads
-        m, o = d.shape[1:3]
-        ons, errors, ends = [], [], []
-        for g in reversed(range(zs.shape[0])):
-            on = torch.bmm(zs[g], d.flatten(1, 2).mT).unflatten(-1, (m, o))
-            error = torch.add(d_us[g], (last[g].unsqueeze(-1) * on).sum(2))
-            ons.append(on)
-            errors.append(error)
-            ends.append(d)
-            d = d_starts[g] + _mixed(mix[g].mT, d).view_as(d)
+        d, d_probes, d_zs, d_values, d_mix, d_last = _ScanBack.apply(*ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
+        return d, d_probes, d_zs, d_values, d_mix, d_last
+
+
+class _ScanBack(torch.autograd.Function):
+    """The gradient of `_Scan`: the same turns, from the last on."""
+
+    @staticmethod
+    def forward(
+        probes: Tensor | None,
+        zs: Tensor,
+        mix: Tensor,
+        last: Tensor,
+        us: Tensor,
+        starts: Tensor,
+        d_us: Tensor,
+        d_starts: Tensor,
+        d_end: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        count, p, m, o, i = starts.shape
+        # Of the state after stretch g in row g + 1; of the first of all in row 0.
+        ds = torch.cat([d_starts, d_end.unsqueeze(0)])
+        errors, ons = d_us.clone(), zs.new_empty(*zs.shape[:3], m * o)
+        turns = list(_in_turns(ds[:-1], ds[1:], errors, ons, zs, mix, last))
+        for g, (d, after, error, on, z, mixed, weight) in reversed(list(enumerate(turns))):
+            torch.bmm(z, after.view(p, m * o, i).mT, out=on)
+            for k in range(m):
+                error.addcmul_(weight[..., k : k + 1], on[..., k * o : (k + 1) * o])
+            d = d.view(p, m, o * i)
+            torch.baddbmm(d, mixed.mT, after.view(p, m, o * i), out=d)
             if probes is not None:
-                d = _through(d, error, probes[g])
-        ons, errors, ends = (torch.stack(x[::-1]) for x in (ons, errors, ends))
-        d_last = (us.unsqueeze(3) * ons).sum(-1)
-        rows = ends.flatten(2, 3)
-        d_zs = torch.matmul(
-            _weighted(last.flatten(0, 1), us.flatten(0, 1)).view(*zs.shape[:3], -1), rows
-        )
-        d_mix = torch.matmul(ends.flatten(3), starts.flatten(3).mT)
+                for k in range(probes.shape[2]):
+                    part = d[:, k].view(p, o, i)
+                    torch.baddbmm(part, error.mT, probes[g, :, k], out=part)
+        after = ds[1:]
+        d_zs = torch.matmul(_weighted(last, us), after.flatten(2, 3))
+        d_mix = torch.matmul(after.flatten(3), starts.flatten(3).mT)
+        d_last = ons.unflatten(-1, (m, o)).mul_(us.unsqueeze(3)).sum(-1)
         d_probes = None
         if probes is not None:
             d_probes = torch.matmul(errors.unsqueeze(2), starts[:, :, : probes.shape[2]])
-        return d, d_probes, d_zs, -errors, d_mix, d_last
+        return ds[0].clone(), d_probes, d_zs, errors.neg(), d_mix, d_last
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor | None) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (1,) * 8 + (0,))
+        return as_lanes(info, _ScanBack.apply(*flat), (0, 1, 1, 1, 1, 1))  # type: ignore[no-untyped-call]
 
 
-def _mixed(mix: Tensor, state: Tensor) -> Tensor:
-    """sum_k mix[m,k] X_k, p m*o i."""
-    mixed: Tensor = torch.bmm(mix, state.flatten(2)).view(state.shape[0], -1, state.shape[-1])
-    return mixed
+def _in_turns(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Stretch by stretch."""
+    return zip(*(part.unbind(0) for part in parts), strict=True)
 
 
 def _weighted(last: Tensor, us: Tensor) -> Tensor:
     """last[s,m] u_s, p s m*o."""
-    return (last.unsqueeze(-1) * us.unsqueeze(2)).flatten(2)
-
-
-def _errors(state: Tensor, probes: Tensor, values: Tensor) -> Tensor:
-    u = torch.baddbmm(values, probes[:, 0], state[:, 0].mT, beta=-1)
-    for k in range(1, probes.shape[1]):
-        u = torch.baddbmm(u, probes[:, k], state[:, k].mT)
-    return u
-
-
-def _through(d: Tensor, error: Tensor, probes: Tensor) -> Tensor:
-    """What the errors of a stretch add to the gradient of the state that they were taken at."""
-    first = [torch.baddbmm(d[:, k], error.mT, probes[:, k]) for k in range(probes.shape[1])]
-    return torch.stack([*first, *d[:, len(first) :].unbind(1)], dim=1)
+    return (last.unsqueeze(-1) * us.unsqueeze(-2)).flatten(-2)
