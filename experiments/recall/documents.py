@@ -85,6 +85,7 @@ def draw(generator: np.random.Generator, name: str, sizes: Sizes) -> Document:
 
 
 _Facts = Sequence[tuple[str, str]]
+_CLOZE = "Its {key} is"
 
 
 def _page(subject: str, parts: Sequence[str], facts: _Facts) -> Document:
@@ -106,12 +107,12 @@ def _by_key(texts: Sequence[str], facts: _Facts) -> Document:
 
 def _passage(subject: str, parts: Sequence[str], facts: _Facts) -> Document:
     context = " ".join([f"This is {subject}.", *parts])
-    asked = [f"It calls its {key}" for key, _ in facts]
+    asked = [_CLOZE.format(key=key) for key, _ in facts]
     rows = [
         {
             "text": f"{context} {cloze}",
             "context": context,
-            "question": f"What does it call its {key}?",
+            "question": f"What is its {key}?",
             "value": value,
         }
         for cloze, (key, value) in zip(asked, facts, strict=True)
@@ -119,10 +120,10 @@ def _passage(subject: str, parts: Sequence[str], facts: _Facts) -> Document:
     return Document(tuple(rows), tuple(asked))
 
 
-def _asking(beginning: str, between: str, question: str) -> Callable[..., Document]:
+def _asking(beginning: str, between: str) -> Callable[..., Document]:
     def form(subject: str, parts: Sequence[str], facts: _Facts) -> Document:
         context = between.join([beginning.format(subject=subject), *parts])
-        asked = tuple(question.format(key=key) for key, _ in facts)
+        asked = tuple(_CLOZE.format(key=key) for key, _ in facts)
         rows = tuple(
             {"context": context, "question": cloze, "answers": [value]}
             for cloze, (_, value) in zip(asked, facts, strict=True)
@@ -132,19 +133,14 @@ def _asking(beginning: str, between: str, question: str) -> Callable[..., Docume
     return form
 
 
+_KEYED, _SAID = "{key}: {value}", "Its {key} is {value}."
 _FORMS: dict[str, tuple[str, Callable[..., Document]]] = {
-    "swde": ("{key}: {value}", _page),
-    "nq": ("Its {key} is {value}.", _asking("Here is {subject}.", " ", "Its {key} is")),
-    "drop": (
-        "Its {key} numbered {value}.",
-        _asking("A count of {subject}.", " ", "Its {key} numbered"),
-    ),
-    "fda": ("The {key} is {value}.", _report),
-    "squad": ("It calls its {key} {value}.", _passage),
-    "triviaqa": (
-        "They say its {key} is {value}.",
-        _asking("[DOC] [TLE] {subject}", " [PAR] ", "They say its {key} is"),
-    ),
+    "swde": (_KEYED, _page),
+    "nq": (_SAID, _asking("Here is {subject}.", " ")),
+    "drop": (_SAID, _asking("A count of {subject}.", " ")),
+    "fda": (f"{_KEYED}.", _report),
+    "squad": (_SAID, _passage),
+    "triviaqa": (_SAID, _asking("[DOC] [TLE] {subject}", " [PAR] ")),
 }
 """How a set says a fact, and what makes a document of such statements."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from ablate.experiments.recall.words import Tokenizer
 
 SAMPLES = Path(__file__).parent / "sample"
 REAL, SAMPLED, TOY = "", "_sample", "_toy"
+NEVER_SAMPLE = "real"
+"""What takes the cache or the hub, and fails where neither has a set."""
 
 
 class Question(NamedTuple):
@@ -27,30 +30,18 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """All questions of one set.
+class Source:
+    """The rows of one set, and where they are from.
 
     Args:
-        source: where its rows are from.
+        name: where they are from.
         kind: `REAL`, `SAMPLED` or `TOY`; the end of its metrics' name.
-        digest: hash of the rows.
-        rows: how many there were.
-        questions: those of them that the protocol keeps.
+        rows: all that are scored.
     """
 
-    source: str
+    name: str
     kind: str
-    digest: str
-    rows: int
-    questions: list[Question]
-
-    @property
-    def reachable(self) -> float:
-        """Share of the questions, in percent, whose prompt has an answer in it."""
-        kept = [
-            any(gold.lower() in one.text.lower() for gold in one.golds) for one in self.questions
-        ]
-        return 100 * sum(kept) / len(kept)
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
@@ -93,26 +84,34 @@ class Reader:
         return kept
 
 
-def published(one: RecallSet, reader: Reader, data: str, limit: int) -> Asked:
-    """The questions of a set of the hub, or of what is had in its place.
+def reachable(questions: Sequence[Question]) -> float:
+    """Share of the questions, in percent, whose prompt has an answer in it."""
+    kept = [any(gold.lower() in one.text.lower() for gold in one.golds) for one in questions]
+    return 100 * sum(kept) / len(kept)
+
+
+def best_constant(questions: Sequence[Question]) -> float:
+    """What the best single answer to all questions scores, in percent."""
+    counts = Counter(gold for one in questions for gold in {gold.lower() for gold in one.golds})
+    return 100 * max(counts.values()) / len(questions)
+
+
+def published(one: RecallSet, data: str, limit: int) -> Source:
+    """The rows of a set of the hub, or what is had in its place.
 
     Args:
         one: which set.
-        reader: makes the questions.
-        data: as `ablate.experiments.hub.open_rows` takes it; of a folder, what is inside it under
-            the set's name is taken if there is such.
+        data: `NEVER_SAMPLE`, or as `ablate.experiments.hub.open_rows` takes it; of a folder, what
+            is inside it under the set's name is taken if there is such.
         limit: the first so many rows; 0 is all.
 
     Raises:
         UserError: there is no data, or rows lack a column.
+        Failure: the hub did not answer.
     """
-    found = keep_rows(
-        open_rows(
-            Dataset(one.hub, split="validation"),
-            where=_place(data, one.name),
-            sample=SAMPLES / f"{one.name}.jsonl",
-        )
-    )
+    sample = None if data == NEVER_SAMPLE else SAMPLES / f"{one.name}.jsonl"
+    dataset = Dataset(one.hub, split="validation")
+    found = keep_rows(open_rows(dataset, where=_place(data, one.name), sample=sample))
     rows = []
     for number, row in enumerate(found, 1):
         if missing := [name for name in one.columns if row.get(name) is None]:
@@ -121,11 +120,12 @@ def published(one: RecallSet, reader: Reader, data: str, limit: int) -> Asked:
                 f"a row needs {', '.join(one.columns)}."
             )
         rows.append(row)
-    kept = rows[: limit or None]
     kind = SAMPLED if found.is_sample else REAL
-    return Asked(found.source, kind, found.digest(), len(kept), reader.questions(kept, one))
+    return Source(found.source, kind, tuple(rows[: limit or None]))
 
 
 def _place(data: str, name: str) -> str:
+    if data == NEVER_SAMPLE:
+        return AUTO
     inside = Path(data).expanduser() / name
     return data if data in (AUTO, CACHE, HUB, SAMPLE) or not inside.exists() else str(inside)

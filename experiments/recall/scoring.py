@@ -12,7 +12,8 @@ from ablate.experiments.recall.words import Tokenizer
 
 NEW_TOKENS = 48
 """Tokens that a model may say."""
-STOP = "\n"
+STOPS = "\n\0"
+"""End of a line, and of a document as tokenizers here decode it."""
 SPREAD = 32
 """Prompts read together differ by no more tokens."""
 
@@ -33,8 +34,8 @@ def contains(said: str, golds: Sequence[str]) -> bool:
 
 
 def first_line(said: str) -> str:
-    """What is said before the line ends."""
-    return said.partition(STOP)[0]
+    """What is said before the line ends, or the document."""
+    return re.split(f"[{STOPS}]", said, maxsplit=1)[0]
 
 
 @torch.no_grad()
@@ -73,7 +74,7 @@ def _stops(tokenizer: Tokenizer) -> Callable[[int], bool]:
 
     def stops(token: int) -> bool:
         if token not in known:
-            known[token] = STOP in tokenizer.decode([token])
+            known[token] = not set(STOPS).isdisjoint(tokenizer.decode([token]))
         return known[token]
 
     return stops

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ablate.experiments.recall.scoring import SPREAD, complete, contains, first_line
-from ablate.experiments.recall.words import ByteTokenizer
+from ablate.experiments.recall.words import TextTokenizer
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def expected(length: int, limit: int) -> str:
 
 def test_prompts_of_any_lengths_are_completed_as_if_alone() -> None:
     prompts = [[1] * length for length in (7, 3, 100, 5, 41, 10, 36, 3)]
-    said = complete(Counting(), prompts, ByteTokenizer(), batch=3)
+    said = complete(Counting(), prompts, TextTokenizer(), batch=3)
     assert said == [expected(len(prompt), 48) for prompt in prompts]
     assert said[0] == "hij"
     assert said[5] == ""  # ends the line at once
@@ -78,12 +78,12 @@ def test_prompts_of_any_lengths_are_completed_as_if_alone() -> None:
 
 def test_rows_are_read_together_only_if_they_are_about_as_long() -> None:
     model = Counting()
-    complete(model, [[1] * length for length in (3, 4, 5, 5 + SPREAD)], ByteTokenizer(), batch=8)
+    complete(model, [[1] * length for length in (3, 4, 5, 5 + SPREAD)], TextTokenizer(), batch=8)
     assert model.calls[0] == (3, 3)
     assert (1, 5 + SPREAD) in model.calls
 
 
 def test_no_more_is_said_than_the_limit() -> None:
     said = complete(lambda tokens, state: (one_hot(tokens, 256), state), [[65], [66, 67]],
-                    ByteTokenizer(), batch=2)  # fmt: skip
+                    TextTokenizer(), batch=2)  # fmt: skip
     assert said == ["A" * 48, "C" * 48]

@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import ClassVar, Literal, TypeAlias
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 
 from ablate.errors import UserError, unknown
 from ablate.experiments.answers import Predictor, loss, read_answers
-from ablate.experiments.hub import AUTO
+from ablate.experiments.hub import AUTO, CACHE
+from ablate.experiments.language.task import LanguageTask
+from ablate.experiments.language.tokenizer import BPE, BYTES, check_spec, make_tokenizer, vocab_of
+from ablate.experiments.language.tokenizer import HUB as HF
 from ablate.experiments.recall.documents import KEYS, NAMES, Document, Sizes, draw, toy_words
-from ablate.experiments.recall.questions import SAMPLED, TOY, Asked, Reader, published
+from ablate.experiments.recall.lessons import Lesson, answered, make_lesson, to_rows
+from ablate.experiments.recall.questions import (
+    NEVER_SAMPLE,
+    REAL,
+    SAMPLED,
+    TOY,
+    Question,
+    Reader,
+    Source,
+    best_constant,
+    published,
+    reachable,
+)
 from ablate.experiments.recall.scoring import NEW_TOKENS, complete, contains
 from ablate.experiments.recall.sets import SETS
 from ablate.experiments.recall.window import ROOM
-from ablate.experiments.recall.words import ByteTokenizer, Tokenizer
-from ablate.experiments.rows import Rows, fingerprint, seeded
-from ablate.experiments.task import UNSCORED, Batch
+from ablate.experiments.recall.words import TextTokenizer, Tokenizer
+from ablate.experiments.rows import fingerprint, seeded
+from ablate.experiments.task import Batch
 
+WORDS = "words"
 TOY_ROWS = 40
 """Toy documents of each set that are scored, if nothing else is said."""
 _TRIED = 8
+_MANY = 1_000  # about as many rows as a published set has
 _NO_DATA = ("batch", "tokens", "data")
 _WARNING = "made-up rows that come with Ablate, NOT the published set"
-
-Lesson: TypeAlias = tuple[list[int], list[int]]
-"""Tokens, and which of them are scored: the token itself, or `UNSCORED`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +51,13 @@ class RecallTask:
     """In-context recall (Arora et al. 2024; Atlas Table 5).
 
     Args:
-        rows: what is scored: the published ``sets``, or ``toy`` documents made here. Training is
-            on toy documents in any case.
+        rows: what is scored: the published ``sets``, or ``toy`` documents made here.
         sets: which of the six.
-        data: of the published sets: ``auto``, ``cache``, ``hub``, ``sample``, or a folder with a
-            folder for each set (`ablate.experiments.hub`).
-        tokenizer: ``bytes``; or ``words``, the vocabulary of the toy documents.
+        data: of the published sets: ``auto``; ``real``, which is ``auto`` without the packaged
+            sample; ``cache``, ``hub`` or ``sample``; or a folder with a folder for each set
+            (`ablate.experiments.hub`).
+        corpus: text to train on, as task language takes it; empty trains on toy documents.
+        tokenizer: as task language takes it; or ``words``, the vocabulary of the toy documents.
         window: tokens that a document is cut to, less 50 for the answer.
         model_length: tokens of prompt and answer together; a longer prompt loses its beginning.
         test_rows: rows of each set that are scored; 0 is all of a published set, and 40 toy ones.
@@ -63,7 +77,8 @@ class RecallTask:
     rows: Literal["sets", "toy"] = "sets"
     sets: tuple[str, ...] = tuple(SETS)
     data: str = AUTO
-    tokenizer: Literal["bytes", "words"] = "bytes"
+    corpus: str = ""
+    tokenizer: str = BYTES
     window: int = 2048
     model_length: int = 2048
     test_rows: int = 0
@@ -84,17 +99,30 @@ class RecallTask:
                 raise unknown("set of recall", name, SETS, where="task_args.sets")
         if not self.sets or len(set(self.sets)) < len(self.sets):
             raise UserError(f"task_args.sets={list(self.sets)}: at least one set, each once.")
-        if self.tokenizer == "words" and self.rows == "sets":
-            raise UserError(
-                "task_args.tokenizer=words: the words of toy documents cannot say the published "
-                "sets. Give task_args.rows=toy, or task_args.tokenizer=bytes."
-            )
+        self._check_tokenizer()
         for field, (least, most) in self._limits.items():
             given = getattr(self, field)
             if given < least or (most is not None and given > most):
                 rule = f"at least {least}" if most is None else f"in [{least}, {most}]"
                 raise UserError(f"task_args.{field}={given}: must be {rule}.")
-        self._check_length()
+        if not self.corpus:
+            self._check_length()
+
+    def _check_tokenizer(self) -> None:
+        if self.tokenizer == WORDS:
+            if self.rows == "sets" or self.corpus:
+                raise UserError(
+                    f"task_args.tokenizer={WORDS}: the words of toy documents can say nothing else."
+                    f" Give task_args.rows=toy without a corpus, or task_args.tokenizer={BYTES}."
+                )
+            return
+        check_spec(self.tokenizer)
+        if self.tokenizer.startswith(BPE) and not self.corpus:
+            raise UserError(
+                f"task_args.tokenizer={self.tokenizer}: that is trained on task_args.corpus, and "
+                "none is given. A trained one is the folder of its model: task_args.tokenizer="
+                f"{HF}:FOLDER."
+            )
 
     @property
     def _limits(self) -> dict[str, tuple[int, int | None]]:
@@ -129,16 +157,60 @@ class RecallTask:
     @property
     def vocab(self) -> int:
         """Number of tokens."""
-        return self._tokenizer.vocab
+        return toy_words().vocab if self.tokenizer == WORDS else vocab_of(self.tokenizer)
 
     @property
     def context(self) -> int:
         """Tokens of a training row."""
         return self.length
 
+    @cached_property
+    def _text(self) -> LanguageTask | None:
+        """The text to train on, if there is any."""
+        if not self.corpus:
+            return None
+        return LanguageTask(
+            corpus=self.corpus, tokenizer=self.tokenizer, context=self.length, batch=self.batch,
+            tokens=self.tokens, validation_bytes=max(32_768, self.length),
+        )  # fmt: skip
+
     @property
+    def folder(self) -> Path | None:
+        """Where the text to train on is kept, if it has to be prepared."""
+        return None if self._text is None else self._text.folder
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the text to train on is."""
+        return self._text is None or self._text.is_prepared
+
+    def prepare(self, progress: Callable[[int, str], None] = lambda done, what: None) -> None:
+        """Prepare the text to train on, once the sets to be scored have been found.
+
+        Raises:
+            UserError: the text or a set is not to be had.
+            Failure: the hub did not answer, or the disk is full.
+        """
+        if self._text is not None:
+            self._sources  # noqa: B018 - is looked up, and kept
+            self._text.prepare(progress)
+
+    def scored_tokens(self) -> int:
+        """Tokens that a model reads to be scored, if it never ends a line before it has to."""
+        if self.rows == "sets" and (self.data == NEVER_SAMPLE or not self.is_prepared):
+            return len(self.sets) * (self.test_rows or _MANY) * (self.window + NEW_TOKENS)
+        lengths = [len(one.tokens) for questions in self.asked.values() for one in questions]
+        again = max(lengths) * len(lengths) if self.rows == "toy" else 0
+        return sum(lengths) + NEW_TOKENS * len(lengths) + again
+
+    @cached_property
     def _tokenizer(self) -> Tokenizer:
-        return toy_words() if self.tokenizer == "words" else ByteTokenizer()
+        if self.tokenizer == WORDS:
+            return toy_words()
+        text = self._text
+        return TextTokenizer(
+            make_tokenizer(self.tokenizer, tuple) if text is None else text.text_tokenizer()
+        )
 
     @property
     def _reader(self) -> Reader:
@@ -149,14 +221,26 @@ class RecallTask:
         return Sizes(self.facts, self.fillers, self.keys, self.values)
 
     @cached_property
-    def asked(self) -> dict[str, Asked]:
-        """The scored questions of each set."""
+    def _sources(self) -> dict[str, Source]:
+        """What is scored of each set."""
         if self.rows == "sets":
-            return {
-                name: published(SETS[name], self._reader, self.data, self.test_rows)
-                for name in self.sets
-            }
-        return {name: self._toy(name) for name in self.sets}
+            return {name: published(SETS[name], self.data, self.test_rows) for name in self.sets}
+        return {
+            name: Source(
+                "toy documents made by Ablate",
+                TOY,
+                tuple(document.rows[fact] for document, fact in self._scored[name]),
+            )
+            for name in self.sets
+        }
+
+    @cached_property
+    def asked(self) -> dict[str, list[Question]]:
+        """The scored questions of each set."""
+        return {
+            name: self._reader.questions(found.rows, SETS[name])
+            for name, found in self._sources.items()
+        }
 
     @cached_property
     def _scored(self) -> dict[str, list[tuple[Document, int]]]:
@@ -173,65 +257,71 @@ class RecallTask:
             if name in self.sets
         }
 
-    def _toy(self, name: str) -> Asked:
-        rows = [document.rows[fact] for document, fact in self._scored[name]]
-        questions = self._reader.questions(rows, SETS[name])
-        return Asked("toy documents made by Ablate", TOY, "", len(rows), questions)
-
     def _lesson(self, generator: np.random.Generator, name: str, document: Document) -> Lesson:
-        """A document, all its questions in random order, and their answers, which are scored."""
-        tokens: list[int] = []
-        targets: list[int] = []
-        for fact in generator.permutation(self.facts):
-            asked = self._tokenizer.encode(document.asked[fact])
-            if not tokens:
-                first = self._reader.questions([document.rows[fact]], SETS[name])
-                asked = first[0].tokens
-            answer = self._answer(document.golds[fact])
-            tokens += [*asked, *answer]
-            targets += [*[UNSCORED] * len(asked), *answer]
-        return tokens, targets
-
-    def _answer(self, gold: str) -> list[int]:
-        return self._tokenizer.encode(f" {gold}\n")
+        return make_lesson(generator, SETS[name], document, self._reader)
 
     def data_identity(self) -> str:
-        """Hash of the arguments, of the published rows, and of what the generator makes."""
+        """Hash of the arguments, the rows that are scored, and of what is trained on.
+
+        Published sets that have to come from the hub are left out of it until they are here.
+        """
         args = {key: value for key, value in asdict(self).items() if key not in _NO_DATA}
-        (stream,) = seeded(self.data_seed, 1)
-        made = [draw(stream, name, self._sizes).identity for name in self.sets]
-        digests = [found.digest for found in self.asked.values()]
-        return fingerprint(args, "\n".join([*made, *digests]).encode())
+        if self._text is None:
+            (stream,) = seeded(self.data_seed, 1)
+            trained = [draw(stream, name, self._sizes).identity for name in self.sets]
+        else:
+            trained = [self._text.data_identity()]
+        scored = [] if self.rows == "toy" else [self._digest(name) for name in self.sets]
+        return fingerprint(args, "\n".join([*trained, *scored]).encode())
+
+    def _digest(self, name: str) -> str:
+        if self.data == NEVER_SAMPLE and "_sources" not in vars(self):
+            try:
+                found = published(SETS[name], CACHE, self.test_rows)
+            except UserError:
+                return "not here"
+        else:
+            found = self._sources[name]
+        return fingerprint({"kind": found.kind, "rows": found.rows})
 
     def info(self) -> dict[str, float | str]:
         """Where the rows are from, what can be had of them, and what one answer for all scores."""
         facts: dict[str, float | str] = {}
-        for name, found in self.asked.items():
+        for name, found in self._sources.items():
+            questions = self.asked[name]
             sample = f" ({_WARNING})" if found.kind == SAMPLED else ""
-            facts[f"{name}_source"] = found.source + sample
-            facts[f"{name}_questions"] = float(len(found.questions))
-            facts[f"{name}_dropped"] = float(found.rows - len(found.questions))
-            facts[f"{name}_reachable"] = found.reachable
-            facts[f"{name}_best_constant"] = _best_constant(found)
+            facts[f"{name}_source"] = found.name + sample
+            facts[f"{name}_questions"] = float(len(questions))
+            facts[f"{name}_dropped"] = float(len(found.rows) - len(questions))
+            facts[f"{name}_reachable"] = reachable(questions)
+            facts[f"{name}_best_constant"] = best_constant(questions)
         if self.rows == "toy":
             facts["guess_in_document"] = 100 / self.facts
-        return facts
+        return facts if self._text is None else {**facts, **self._text.info()}
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        """Whether what is scored of each set is real; known of ``real`` before it is here."""
+        if self.rows == "sets" and self.data == NEVER_SAMPLE:
+            return dict.fromkeys(self.sets, REAL)
+        return {name: found.kind for name, found in self._sources.items()}
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what `score` gives."""
-        names = [_metric(found.kind, name) for name, found in self.asked.items()]
-        return (*names, *self._together)
+        means = (*self._mean, "val/loss") if self.rows == "toy" else self._mean
+        return (*(_metric(kind, name) for name, kind in self._kinds.items()), *means)
 
     @property
-    def _together(self) -> tuple[str, ...]:
-        """The mean over sets, if all are of one kind; toy documents also have a loss."""
-        kinds = {found.kind for found in self.asked.values()}
-        means = (_metric(kinds.pop()),) if len(kinds) == 1 else ()
-        return (*means, "val/loss") if self.rows == "toy" else means
+    def _mean(self) -> tuple[str, ...]:
+        """The mean over sets, if all are of one kind."""
+        kinds = set(self._kinds.values())
+        return (_metric(kinds.pop()),) if len(kinds) == 1 else ()
 
     def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
-        """Batches of toy documents of all sets, without end; none that is scored is among them."""
+        """Batches of text, or of toy documents none of which is scored, without end."""
+        if self._text is not None:
+            yield from self._text.batches(generator)
         scored = {one.identity for some in self._scored.values() for one, _ in some}
         while True:
             lessons: list[Lesson] = []
@@ -245,48 +335,25 @@ class RecallTask:
 
     def score(self, model: Predictor) -> dict[str, float]:
         """Share of each set's questions, in percent, to which the model says an answer."""
-        questions = [one for found in self.asked.values() for one in found.questions]
-        prompts = [one.tokens for one in questions]
+        prompts = [one.tokens for questions in self.asked.values() for one in questions]
         said = iter(complete(model, prompts, self._tokenizer, batch=self.batch))
         metrics = {}
-        for name, found in self.asked.items():
-            right = [contains(next(said), one.golds) for one in found.questions]
-            metrics[_metric(found.kind, name)] = 100 * sum(right) / len(right)
-        means = {name: sum(metrics.values()) / len(metrics) for name in self._together}
-        if self.rows == "toy":
-            means["val/loss"] = self._loss(model)
-        return {**metrics, **means}
+        for name, questions in self.asked.items():
+            right = [contains(next(said), one.golds) for one in questions]
+            metrics[_metric(self._kinds[name], name)] = 100 * sum(right) / len(right)
+        metrics |= {name: sum(metrics.values()) / len(metrics) for name in self._mean}
+        return {**metrics, "val/loss": self._loss(model)} if self.rows == "toy" else metrics
 
     def _loss(self, model: Predictor) -> float:
         """Of the toy answers and the line ends after them, in nats a token."""
-        lessons = []
-        for found in self.asked.values():
-            for one in found.questions:
-                answer = self._answer(one.golds[0])
-                asked = [UNSCORED] * len(one.tokens)
-                lessons.append(([*one.tokens, *answer], [*asked, *answer]))
+        questions = [one for found in self.asked.values() for one in found]
+        lessons = [answered(one, self._tokenizer) for one in questions]
         longest = max(len(tokens) for tokens, _ in lessons) - 1
         return loss(read_answers(model, to_rows(lessons, longest), batch=self.batch))
 
 
-def to_rows(lessons: Sequence[Lesson], length: int) -> Rows:
-    """Rows of `length` inputs; what is behind a lesson's end is unscored and reads as token 0."""
-    inputs = torch.zeros(len(lessons), length, dtype=torch.int64)
-    targets = torch.full_like(inputs, UNSCORED)
-    for row, (tokens, due) in enumerate(lessons):
-        inputs[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
-        targets[row, : len(due) - 1] = torch.tensor(due[1:])
-    return Rows(inputs, targets)
-
-
 def _metric(kind: str, name: str = "") -> str:
     return f"val/contains{kind}" + (f"@{name}" if name else "")
-
-
-def _best_constant(found: Asked) -> float:
-    """What the best single answer to all questions of a set scores, in percent."""
-    counts = Counter(gold.lower() for one in found.questions for gold in set(one.golds))
-    return 100 * max(counts.values()) / len(found.questions)
 
 
 TASK = RecallTask

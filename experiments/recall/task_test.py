@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ablate.errors import UserError
+from ablate.experiments.prepared import PreparedTask
 from ablate.experiments.recall.documents import NAMES, NUMBERS, Sizes, draw, toy_words
 from ablate.experiments.recall.sets import SETS
 from ablate.experiments.recall.task import RecallTask
-from ablate.experiments.recall.words import ByteTokenizer, Tokenizer
+from ablate.experiments.recall.words import TextTokenizer, Tokenizer
 from ablate.experiments.task import SequenceTask
 
 
@@ -25,7 +26,7 @@ class Oracle:
 
     def __init__(self, task: RecallTask) -> None:
         self.tokenizer: Tokenizer = task._tokenizer
-        questions = [one for asked in task.asked.values() for one in asked.questions]
+        questions = [one for asked in task.asked.values() for one in asked]
         self.answers = {tuple(one.tokens): f" {one.golds[-1].upper()}\n" for one in questions}
         self.lengths = {len(one.tokens) for one in questions}
 
@@ -78,7 +79,7 @@ def test_who_says_one_answer_scores_what_info_says(tokenizer: Any) -> None:
     metrics, info = task.score(constant("\n", task._tokenizer)), task.info()
     assert metrics["val/contains_toy"] == 0
     for name in ("swde", "fda"):
-        golds = [one.golds[0] for one in task.asked[name].questions]
+        golds = [one.golds[0] for one in task.asked[name]]
         often = max(set(golds), key=golds.count)
         found = task.score(constant(often + " ", task._tokenizer))[f"val/contains_toy@{name}"]
         assert (
@@ -129,12 +130,12 @@ def test_what_is_dropped_and_what_cannot_be_reached_is_said(tmp_path: Path) -> N
     assert (info["fda_questions"], info["fda_dropped"], info["fda_reachable"]) == (2, 1, 50)
     # Both count: who could only say what stands there gets half.
     assert task.score(Oracle(task))["val/contains@fda"] == 100
-    assert task.score(constant("near ", ByteTokenizer()))["val/contains@fda"] == 50
+    assert task.score(constant("near ", TextTokenizer()))["val/contains@fda"] == 50
 
 
 def test_a_prompt_that_is_too_long_loses_its_beginning() -> None:
     whole, short = (
-        RecallTask(data="sample", sets=("squad",), model_length=size).asked["squad"].questions[0]
+        RecallTask(data="sample", sets=("squad",), model_length=size).asked["squad"][0]
         for size in (2048, 148)
     )
     assert short.tokens == whole.tokens[-100:]
@@ -220,3 +221,41 @@ def test_batches_repeat_and_identities_follow_the_data() -> None:
 def test_settings_that_cannot_be_are_refused(args: dict[str, Any], named: str) -> None:
     with pytest.raises(UserError, match=named):
         RecallTask(**args)
+
+
+def test_a_model_of_other_tokens_reads_the_same_questions(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(json.loads(line)["context"] for line in _sample("nq").splitlines()))
+    args: dict[str, Any] = {"data": "sample", "sets": ("nq",), "corpus": str(text), "length": 64}
+    task = RecallTask(tokenizer="bpe:300", **args)
+    assert isinstance(task, PreparedTask)
+    assert (task.vocab, task.is_prepared) == (300, False)
+    before = task.data_identity()
+    task.prepare()
+    assert task.is_prepared
+    assert task.data_identity() != before
+    asked, in_bytes = task.asked["nq"], RecallTask(**args).asked["nq"]
+    assert [one.text for one in asked] == [one.text for one in in_bytes]
+    assert all(
+        len(one.tokens) < len(same.tokens) for one, same in zip(asked, in_bytes, strict=True)
+    )
+    assert task.score(Oracle(task))["val/contains_sample"] == 100
+    # What is trained on is the text, in the model's tokens.
+    inputs, targets = next(task.batches(np.random.default_rng(0)))
+    assert inputs.shape == (32, 64)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert task.scored_tokens() == sum(len(one.tokens) + 48 for one in asked)
+    # A saved tokenizer is known by its folder.
+    assert task.folder is not None
+    again = RecallTask(data="sample", sets=("nq",), tokenizer=f"hf:{task.folder}")
+    assert again.asked["nq"][0].tokens == asked[0].tokens
+
+
+def test_real_sets_that_are_not_here_are_missed_when_they_are_needed() -> None:
+    task = RecallTask(data="real", sets=("swde",), corpus="stdlib")
+    assert task.metrics == ("val/contains@swde", "val/contains")
+    assert task.data_identity() != RecallTask(sets=("swde",), corpus="stdlib").data_identity()
+    with pytest.raises(UserError, match="hazyresearch/based-swde-v2 .* is not available"):
+        task.prepare()
+    with pytest.raises(UserError, match="is not available"):
+        task.score(constant("x", TextTokenizer()))

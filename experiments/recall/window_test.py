@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ablate.experiments.recall.sets import SETS, Row
 from ablate.experiments.recall.window import ROOM, cut, first_place, window
-from ablate.experiments.recall.words import ByteTokenizer, Tokenizer
+from ablate.experiments.recall.words import TextTokenizer, Tokenizer
 
 
 class Pieces:
@@ -33,7 +33,7 @@ class Pieces:
         return "".join(self.pieces[token] for token in tokens)
 
 
-TOKENIZERS = {"bytes": ByteTokenizer, "pieces": Pieces}
+TOKENIZERS = {"bytes": TextTokenizer, "pieces": Pieces}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def document(sentences: int) -> str:
 
 
 def cut_bytes(row: Row, name: str, size: int) -> str:
-    short = cut(row, SETS[name], ByteTokenizer(), size)
+    short = cut(row, SETS[name], TextTokenizer(), size)
     assert short is not None
     found: str = short[SETS[name].document]
     return found
@@ -132,11 +132,11 @@ def test_where_no_answer_stands_half_a_window_of_the_end_is_left() -> None:
 
 def test_rows_with_an_answer_of_one_character_are_dropped_where_it_is_looked_for() -> None:
     one = {"context": document(5), "question": "It is", "answers": ["7", "seven"]}
-    assert cut(one, SETS["nq"], ByteTokenizer(), 250) is None
-    assert cut({**one, "answers": []}, SETS["nq"], ByteTokenizer(), 250) is None
-    assert cut(one, SETS["drop"], ByteTokenizer(), 250) is not None
+    assert cut(one, SETS["nq"], TextTokenizer(), 250) is None
+    assert cut({**one, "answers": []}, SETS["nq"], TextTokenizer(), 250) is None
+    assert cut(one, SETS["drop"], TextTokenizer(), 250) is not None
     pair = {"text": document(5), "key": "k", "value": "Sentence"}
-    assert cut(pair, SETS["swde"], ByteTokenizer(), 250) is None
+    assert cut(pair, SETS["swde"], TextTokenizer(), 250) is None
 
 
 def test_the_summary_of_a_page_goes_before_it_is_cut() -> None:

@@ -1,4 +1,4 @@
-"""What turns text into tokens here: bytes, or the words of our own made-up documents."""
+"""What turns text into tokens here: a model's tokenizer, or the words of our made-up documents."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Protocol
 
 from ablate.errors import UserError
+from ablate.experiments.language.tokenizer import ByteTokenizer
+from ablate.experiments.language.tokenizer import Tokenizer as LanguageTokenizer
 
 _PARTS = re.compile(r"\n|\[\w+\]|\w+|[^\w\s]")
 _CLOSING = ".,:;?!"
@@ -27,18 +29,30 @@ class Tokenizer(Protocol):
         """The text of tokens."""
 
 
-class ByteTokenizer:
-    """UTF-8; what is cut or said amiss comes back as replacement characters."""
+class TextTokenizer:
+    """A tokenizer of text as tasks of language have it, without special tokens.
 
-    vocab = 256
+    Args:
+        tokenizer: `ablate.experiments.language.tokenizer`; bytes if none is given.
+    """
+
+    def __init__(self, tokenizer: LanguageTokenizer | None = None) -> None:
+        self._tokenizer = tokenizer or ByteTokenizer()
+
+    @property
+    def vocab(self) -> int:
+        """Number of tokens."""
+        return self._tokenizer.vocab
 
     def encode(self, text: str) -> list[int]:
-        """One token for each byte."""
-        return list(text.encode())
+        """Tokens of a text."""
+        tokens: list[int] = self._tokenizer.encode([text])[0].tolist()
+        return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The bytes as text."""
-        return bytes(tokens).decode(errors="replace")
+        """The text; what is cut or said amiss comes back as replacement characters."""
+        decode = self._tokenizer.decoder()
+        return b"".join(map(decode, tokens)).decode(errors="replace")
 
 
 class WordTokenizer:
