@@ -11,12 +11,14 @@ from typing import Any, cast
 
 from rich.console import Console
 
+from ablate import arguments
 from ablate.commands.settings import parse_setting
 from ablate.commands.terminal import OK, console, print_json
 from ablate.errors import UserError, unknown
-from ablate.experiments.catalogue import make_task
+from ablate.experiments.catalogue import make_task, task_class
+from ablate.experiments.language.tokenizer import HUB
 from ablate.experiments.task import SequenceTask
-from ablate.trial.export import Exported, Facts, load_model, tokenizer_of
+from ablate.trial.export import TEXT, Exported, Facts, load_model, tokenizer_of
 
 _ALL = "task_args"
 EVALUATIONS = "evaluations.jsonl"
@@ -50,7 +52,7 @@ def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOpt
     """
     exported = load_model(folder, allow=options.allow)
     facts = exported.facts
-    args = _arguments(facts, _names(options.tasks, facts), settings)
+    args = _arguments(folder, facts, _names(options.tasks, facts), settings)
     tasks = {name: _checked(name, given, facts) for name, given in args.items()}
     notes = list(exported.notes)
     if options.newton_schulz is not None:
@@ -101,11 +103,18 @@ def _names(given: str | None, facts: Facts) -> list[str]:
 
 
 def _arguments(
-    facts: Facts, names: Sequence[str], settings: Sequence[str]
+    folder: Path, facts: Facts, names: Sequence[str], settings: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """The arguments of each task: those of training for the model's own, then the settings."""
+    """The arguments of each task: those of training for the model's own, then the settings.
+
+    Other tasks that read text get the tokenizer that is saved with the model.
+    """
     own = facts.task
     args = {name: dict(own["args"]) if name == own["name"] else {} for name in names}
+    if facts.tokenizer.startswith(TEXT):
+        for name in names:
+            if name != own["name"] and "tokenizer" in arguments.options(task_class(name)):
+                args[name]["tokenizer"] = f"{HUB}:{folder}"
     seen = set()
     for setting in settings:
         key, value = parse_setting(setting)
@@ -131,7 +140,7 @@ def _checked(name: str, args: dict[str, Any], facts: Facts) -> SequenceTask:
     if not hasattr(task, "score"):
         raise UserError(f"task {name} brings its own learner: no saved model can be scored on it.")
     asked = cast(SequenceTask, task)
-    tokens = tokenizer_of(name)
+    tokens = tokenizer_of(name, task)
     if tokens != facts.tokenizer:
         raise UserError(
             f"task {name} has {_spelt(tokens)}, the model was trained on {_spelt(facts.tokenizer)} "
@@ -146,6 +155,8 @@ def _checked(name: str, args: dict[str, Any], facts: Facts) -> SequenceTask:
 
 
 def _spelt(tokenizer: str) -> str:
+    if tokenizer.startswith(TEXT):
+        return f"the tokens of tokenizer {tokenizer.removeprefix(TEXT)}"
     return "bytes" if tokenizer == "bytes" else f"tokens of its own kind ('{tokenizer}')"
 
 

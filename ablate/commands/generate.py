@@ -1,4 +1,4 @@
-"""`ablate generate`: text from a saved model, byte by byte."""
+"""`ablate generate`: text from a saved model, token by token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 from ablate.analysis.formatting import size
 from ablate.commands.terminal import OK, print_json
 from ablate.errors import UserError
-from ablate.trial.export import BYTES, load_model
+from ablate.experiments.language.tokenizer import Tokenizer
+from ablate.trial.export import load_model
 from ablate.trial.generate import Sampling, Step, generate
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -26,7 +27,7 @@ class GenerateOptions:
 
     Args:
         prompt: text to go on from.
-        tokens: how many bytes to generate.
+        tokens: how many to generate.
         sampling: how each is chosen.
         allow: packages that may hold components.
         verbose: say on standard error how large the state is and how fast it goes.
@@ -64,33 +65,37 @@ def generate_command(folder: Path, options: GenerateOptions) -> int:
         Failure: a damaged file, or logits that are not finite.
     """
     exported = load_model(folder, allow=options.allow)
-    facts = exported.facts
-    if facts.tokenizer != BYTES:
+    tokenizer = exported.tokenizer
+    if tokenizer is None:
         raise UserError(
-            f"{folder}: this model's tokens are those of task {facts.tokenizer}, not bytes of "
+            f"{folder}: this model's tokens are those of task {exported.facts.tokenizer}, not "
             "text. Models trained on language or niah generate text."
         )
     for note in exported.notes:
         print(f"note: {note}", file=sys.stderr)
     # What the shell gave and is no UTF-8 comes back as the bytes that it was.
     prompt = options.prompt.encode("utf-8", "surrogateescape")
+    is_bytes = tokenizer.to_json() is None
+    read = list(prompt) if is_bytes else tokenizer.encode([prompt.decode("utf-8", "replace")])[0]
+    spell = tokenizer.decoder()
     began = time.perf_counter()
     steps: list[Step] = []
     decoder = Decoder()
-    for step in generate(exported.model, prompt, options.tokens, options.sampling):
+    for step in generate(exported.model, list(map(int, read)), options.tokens, options.sampling):
         if not steps and not options.as_json:
             _write(decoder(prompt))
         steps.append(step)
         if not options.as_json:
-            _write(decoder(bytes([step.token])))
+            _write(decoder(spell(step.token)))
     seconds = time.perf_counter() - began
     if options.as_json:
-        print_json(_as_json(options, prompt, steps, exported.notes))
+        print_json(_as_json(options, prompt, steps, exported.notes, tokenizer))
     else:
         _write(decoder(b"", last=True) + "\n")
     if options.verbose:
+        unit = "bytes" if is_bytes else "tokens"
         print(
-            f"state: {size(steps[0].state_bytes)} after the prompt of {len(prompt)} bytes, "
+            f"state: {size(steps[0].state_bytes)} after the prompt of {len(read)} {unit}, "
             f"{size(steps[-1].state_bytes)} at the end; "
             f"{len(steps) / seconds:,.1f} tokens per second",
             file=sys.stderr,
@@ -99,12 +104,17 @@ def generate_command(folder: Path, options: GenerateOptions) -> int:
 
 
 def _as_json(
-    options: GenerateOptions, prompt: bytes, steps: Sequence[Step], notes: Sequence[str]
+    options: GenerateOptions,
+    prompt: bytes,
+    steps: Sequence[Step],
+    notes: Sequence[str],
+    tokenizer: Tokenizer,
 ) -> dict[str, Any]:
     tokens = [step.token for step in steps]
+    text = b"".join(map(tokenizer.decoder(), tokens))
     return {
         "prompt": Decoder()(prompt, last=True),
-        "text": Decoder()(bytes(tokens), last=True),
+        "text": Decoder()(text, last=True),
         "tokens": tokens,
         "temperature": options.sampling.temperature,
         "top_k": options.sampling.top_k,

@@ -80,12 +80,12 @@ def evaluate(
 def generate(
     folder: Folder,
     prompt: Annotated[str, typer.Option(help="Text to go on from.")],
-    tokens: Annotated[int, typer.Option(min=1, help="Bytes to generate.")] = 200,
+    tokens: Annotated[int, typer.Option(min=1, help="How many to generate.")] = 200,
     temperature: Annotated[
-        float, typer.Option(min=0, help="0 always takes the most likely byte.")
+        float, typer.Option(min=0, help="0 always takes the most likely token.")
     ] = 1.0,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Choose among the K most likely bytes.")
+        int | None, typer.Option(min=1, help="Choose among the K most likely tokens.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     allow: Allow = None,

@@ -178,7 +178,7 @@ def test_a_model_of_other_tokens_generates_no_text(tmp_path: Path) -> None:
     folder = str(tmp_path / "mqar")
     result = call("train", "deltanet", "task=mqar", *SMALL[:4], *settings, "--save", folder)
     assert result.exit_code == 0, result.output
-    assert "are those of task mqar, not bytes" in refused("generate", folder, "--prompt", "a")
+    assert "are those of task mqar, not text" in refused("generate", folder, "--prompt", "a")
     assert "with these arguments, the model 64" in refused("eval", folder, "task_args.vocab=128")
     accuracy = scores(folder, "task_args.test_rows=8")["tasks"]["mqar"]["metrics"]["val/accuracy"]
     assert 0 <= accuracy <= 1

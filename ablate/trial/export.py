@@ -1,6 +1,7 @@
-"""A trained model as two files: its weights (safetensors), and all that says what they are (JSON).
+"""A trained model as files: its weights (safetensors), and all that says what they are (JSON).
 
-The JSON holds a hash of the weights. Both are written and flushed under other names before either
+The JSON holds hashes of the weights and of the tokenizer, a third file where tokens are neither
+bytes nor a task's own. All are written and flushed under other names before either
 takes its place, and a reader finishes a change of names that was cut short: what is at a folder is
 one checkpoint or the other, whenever the writer is killed.
 """
@@ -24,12 +25,23 @@ from torch import Tensor, nn
 
 from ablate.components.language_model import LanguageModel
 from ablate.errors import Failure, UserError
+from ablate.experiments.catalogue import make_task
+from ablate.experiments.language.tokenizer import (
+    BYTES,
+    HUB,
+    ByteTokenizer,
+    Tokenizer,
+    load_published,
+    open_tokenizer,
+)
+from ablate.experiments.language.tokenizer import FILE as TOKENIZER
 from ablate.trial.build import build_model
 from ablate.trial.fingerprint import fingerprint
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1
-BYTES = "bytes"
+TEXT = "text:"
+"""What comes before the digest of a tokenizer that is saved with the model."""
 BYTE_TASKS = ("language", "niah", "commonsense", "commonsense_sample")
 """Tasks whose tokens are bytes; every other one's mean what that task says."""
 _SHOWN = 3
@@ -46,7 +58,8 @@ class Facts:
         train: as `ablate.trial.train.TrainConfig` takes it.
         seed: of data and initial weights.
         vocab: number of tokens.
-        tokenizer: ``bytes``, or the task whose own tokens they are.
+        tokenizer: ``bytes``, ``text:DIGEST`` of the tokenizer that is saved with the model, or the
+            task whose own tokens they are.
         fingerprint: of the code that trained it.
         data: identity of the task's data.
         metrics: of the last evaluation.
@@ -77,17 +90,35 @@ class Facts:
 
 @dataclass(frozen=True)
 class Exported:
-    """A model that was read back, ready to use, and what is to be said about it."""
+    """A model that was read back, ready to use, and what is to be said about it.
+
+    Its tokenizer is None where tokens are no text.
+    """
 
     folder: Path
     facts: Facts
     model: LanguageModel
     notes: tuple[str, ...]
+    tokenizer: Tokenizer | None = None
 
 
-def tokenizer_of(task: str) -> str:
+def tokenizer_of(name: str, task: object) -> str:
     """What the tokens of a task are: two tasks with equal answers can read each other's."""
-    return BYTES if task in BYTE_TASKS else task
+    found = text_tokenizer_of(name, task)
+    if found is None:
+        return name
+    return BYTES if found.to_json() is None else f"{TEXT}{found.digest}"
+
+
+def text_tokenizer_of(name: str, task: object) -> Tokenizer | None:
+    """The tokenizer of a task that reads text; None for one whose tokens are its own."""
+    spec = getattr(task, "tokenizer", BYTES if name in BYTE_TASKS else "")
+    if spec == BYTES:
+        return ByteTokenizer()
+    if spec.startswith(f"{HUB}:"):
+        return load_published(spec)
+    found: Tokenizer | None = getattr(task, "text_tokenizer", lambda: None)()
+    return found
 
 
 def check_folder(folder: Path, *, force: bool) -> None:
@@ -138,13 +169,15 @@ def save_model(
     # safetensors takes neither views nor two names for one memory.
     weights = save({key: part.cpu().clone() for key, part in model.state_dict().items()})
     config = spec["config"]
+    name = config["task"]["name"]
+    task = make_task(name, config["task"]["args"])
     facts = Facts(
         format=FORMAT,
         **{key: config[key] for key in ("model", "task")},
         train=config.get("train") or {},
         seed=int(spec["seed"]),
         vocab=model.vocab,
-        tokenizer=tokenizer_of(config["task"]["name"]),
+        tokenizer=tokenizer_of(name, task),
         fingerprint=code,
         data=data,
         metrics=dict(metrics),
@@ -153,9 +186,14 @@ def save_model(
         sha256=hashlib.sha256(weights).hexdigest(),
     )
     text = json.dumps(asdict(facts), indent=2) + "\n"
+    tokenizer = text_tokenizer_of(name, task)
+    table = tokenizer.to_json() if tokenizer else None
+    files = {} if table is None else {TOKENIZER: table.encode()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder, {WEIGHTS: weights, CONFIG: text.encode()})
+        _replace(folder, {WEIGHTS: weights, **files, CONFIG: text.encode()})
+        if table is None:
+            (folder / TOKENIZER).unlink(missing_ok=True)
     except OSError as error:
         raise Failure(f"--save {folder}: {error}") from error
 
@@ -183,13 +221,14 @@ def load_model(folder: Path, *, allow: Iterable[str] = ()) -> Exported:
         raise Failure(f"{place} is damaged: its model cannot be read ({error!r}).") from error
     _check_tensors(folder, model, tensors)
     model.load_state_dict(tensors)
+    tokenizer = _tokenizer(folder, facts)
     notes = _notes(facts, allow)
     resources = facts.resources
     device = "cuda" if resources.get("gpus") and torch.cuda.is_available() else "cpu"
     if resources.get("gpus") and device == "cpu":
         notes.append("trained on a GPU, torch sees none here: on the CPU, last digits may differ")
     torch.set_num_threads(max(1, int(resources.get("cpus") or 1)))
-    return Exported(folder, facts, model.to(device).eval(), tuple(notes))
+    return Exported(folder, facts, model.to(device).eval(), tuple(notes), tokenizer)
 
 
 def _versions() -> dict[str, str]:
@@ -247,6 +286,22 @@ def _read(folder: Path) -> tuple[Facts, bytes]:
         f"{weights} is damaged, or not the file that {CONFIG} was written with: "
         "its sha256 is another one."
     )
+
+
+def _tokenizer(folder: Path, facts: Facts) -> Tokenizer | None:
+    """The tokenizer that belongs to the facts."""
+    if facts.tokenizer == BYTES:
+        return ByteTokenizer()
+    if not facts.tokenizer.startswith(TEXT):
+        return None
+    file = folder / TOKENIZER
+    spec = str(facts.task["args"].get("tokenizer", file))
+    for path in (file, _new(file)):
+        if path.is_file():
+            found = open_tokenizer(path, spec)
+            if f"{TEXT}{found.digest}" == facts.tokenizer:
+                return found
+    raise Failure(f"{file} is missing, damaged, or not the one that {CONFIG} was written with.")
 
 
 def _facts(path: Path) -> Facts:
