@@ -102,9 +102,8 @@ class CommonsenseTask:
             validation_bytes=max(self.context, LanguageTask.validation_bytes),
         )
 
-    @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        """One that is published needs no text to be prepared."""
+    def text_tokenizer(self) -> Tokenizer:
+        """What turns text into the model's tokens; one that is published needs no text prepared."""
         if self.tokenizer.startswith(f"{PUBLISHED}:"):
             return load_published(self.tokenizer)
         return self._text.text_tokenizer()
@@ -195,7 +194,7 @@ class CommonsenseTask:
         from ablate.experiments.commonsense.harness import HarnessModel
 
         asked = HarnessModel(
-            model, self._tokenizer, max_length=self.max_length, pass_tokens=self.pass_tokens
+            model, self.text_tokenizer(), max_length=self.max_length, pass_tokens=self.pass_tokens
         )
         tasks = {task.config.task: task for task in self._questions.values()}
         with quiet():
