@@ -16,6 +16,7 @@ from ablate.components.bias import L2, Bias, Dot
 from ablate.components.combinations import check_combination, check_steps, is_plain_matrix
 from ablate.components.dims import Dims
 from ablate.components.inner_optimizer import InnerOptimizer
+from ablate.components.kernels.backend import Use
 from ablate.components.memory import Memory, Weights
 from ablate.components.memory_layer import MemoryLayer, Window, wide_numbers
 from ablate.components.multi_step import MultiStepGradientDescent, interleave
@@ -170,7 +171,19 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             linear_inside=self.retention.applied == "chunk",
             shrink=self.retention.shrink if self.retention.shrinks else None,
             reset=self._reset if self.retention.resets else None,
+            backend=self.backend,
         )
+
+    def operations(self) -> tuple[Use, ...]:
+        """The operations of this layer that have kernels."""
+        memory, retention = self.memory, self.retention
+        if self.newton_schulz is None:
+            return ()
+        blocked = None if self.newton_schulz.steps else "there are no steps"
+        if retention.shrinks or (retention.maps and retention.applied != "chunk"):
+            blocked = f"{type(retention).__name__} needs the memory of every token as a matrix"
+        shapes: tuple[tuple[int, int], ...] = memory.shapes  # type: ignore[assignment]
+        return tuple(Use("newton_schulz", *shape, blocked) for shape in dict.fromkeys(shapes))
 
     def _plain(self) -> str | None:
         """Whether the errors of a stretch are the memory on keys less values, or values alone."""

@@ -21,12 +21,16 @@ from ablate.components.kernels.products import Products, products, shared_memory
 from ablate.components.kernels.tuning import fastest
 from ablate.components.newton_schulz import Schedule
 from ablate.components.orthogonal_sums import Inputs, back, basis_of, onto
+from ablate.components.orthogonal_sums import orthogonal_sums as torch_sums
 
 MOST_ROWS = 128
 GROUP = 16
 """Writes of one program, as many as there are tiles' rows; fewer where programs are few."""
 TOKENS = 16
 """Tokens or sources in one tile, the fewest that a product takes."""
+
+ALLOWED = {"ieee": 1e-3, "tf32x3": 1e-3, "tf32": 0.05}
+"""Relative errors that `self_check` lets pass; a wrong kernel is off by more than all of it."""
 
 
 @dataclass(frozen=True)
@@ -313,3 +317,30 @@ def _scratch(s0: Tensor, programs: int, launch: Launch, *, dual: bool = False) -
     kinds = [torch.float32, *[launch.products.torch] * len(narrow)]
     sizes = zip([wide, *narrow], kinds, strict=True)
     return [s0.new_empty(programs * n, dtype=kind) for n, kind in sizes]
+
+
+def self_check(device: torch.device) -> tuple[float, float]:
+    """Compare outputs and all gradients with torch's form on a small case.
+
+    Returns:
+        The largest relative error of them, and what is allowed.
+    """
+    kind = products(device)
+    stream = torch.Generator().manual_seed(0)
+    p, o, i, s, w, n = 2, 20, 24, 19, 17, 18
+    shapes = ((p, o, i), (p, s, o), (p, s, i), (p, w), (p, w, s), (p, n, w), (p, w), (p, n, i))
+    given = [torch.randn(shape, generator=stream).to(device) for shape in shapes]
+    schedule: Schedule = ((1.5, -0.5, 0.0), (3.4445, -4.775, 2.0315))
+    with torch.no_grad():
+        y, end = sums(tuple(given), schedule, 1e-7)
+        made = (y, end, *gradients(tuple(given), y, end, schedule, 1e-7))
+    with torch.enable_grad():
+        wide = [x.double().requires_grad_() for x in given]
+        true = torch_sums(*wide, schedule=schedule, eps=1e-7)
+        slopes = torch.autograd.grad(true, wide, (y.double(), end.double()))
+    errors = [
+        float((one.double() - other).detach().norm() / other.detach().norm())
+        for one, other in zip(made, (*true, *slopes), strict=True)
+    ]
+    allowed = 0.2 if kind.kind == "bfloat16" else ALLOWED[kind.precision]
+    return max(errors, key=lambda e: (e != e, e)), allowed

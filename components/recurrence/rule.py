@@ -28,6 +28,7 @@ class Rule:
     starts from. ridge: of a memory that is the minimum of squared errors itself. truncated: windows
     end at their chunk's start. read_before: a token reads the memory before its own write. plain:
     of a plain matrix with squared errors ("l2") or none ("dot"), whose chunks are scanned.
+    backend: see `ablate.components.kernels.backend`.
     """
 
     memory: Memory
@@ -52,3 +53,4 @@ class Rule:
     read_before: bool = False
     linear_inside: bool = False
     plain: str | None = None
+    backend: str = "auto"

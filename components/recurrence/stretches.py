@@ -244,7 +244,7 @@ def _write(
     write: LinearWrite | OrthogonalWrite
     if isinstance(x.weights, OrthogonalWeights):
         assert rule.orthogonalise is not None
-        write = OrthogonalWrite(rule.orthogonalise, x.weights, us, zs, carried)
+        write = OrthogonalWrite(rule.orthogonalise, x.weights, us, zs, carried, rule.backend)
     else:
         assert isinstance(x.weights, Folded)
         write = LinearWrite(x.weights, us, zs, carried.states())

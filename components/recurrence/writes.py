@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from ablate.components.kernels.backend import kernel
 from ablate.components.memory import Weights
 from ablate.components.newton_schulz import NewtonSchulz
 from ablate.components.orthogonal_sums import orthogonal_sums
@@ -111,9 +112,16 @@ class OrthogonalWrite:
     """Each write is the orthogonalised momentum of its token."""
 
     def __init__(
-        self, ns: NewtonSchulz, w: OrthogonalWeights, us: Weights, zs: Weights, carried: Carried
+        self,
+        ns: NewtonSchulz,
+        w: OrthogonalWeights,
+        us: Weights,
+        zs: Weights,
+        carried: Carried,
+        backend: str = "auto",
     ) -> None:
         self.ns, self.w, self.us, self.zs, self.carried = ns, w, us, zs, carried
+        self.backend = backend
         self.momenta = carried_momenta(w, us, zs, carried)
         self._ends: dict[int, Tensor] = {}
 
@@ -153,7 +161,9 @@ class OrthogonalWrite:
         assert w.momentum_carry is not None
         assert w.momentum_read is not None
         assert w.end_write is not None
-        y, end = orthogonal_sums(
+        form = kernel("newton_schulz", self.backend, s0) if self.ns.steps else None
+        form = form or orthogonal_sums
+        y, end = form(
             s0, self.us[j], self.zs[j], w.momentum_carry.squeeze(-1), w.momentum_read, write,
             w.end_write.squeeze(1), z, schedule=self.ns.schedule, eps=self.ns.eps,
         )  # fmt: skip
