@@ -21,6 +21,7 @@ from ablate.experiments.hub import SAMPLE, Dataset, Rows, open_rows
 
 FOLDER = Path(__file__).parent / "sample"
 """Rows that we have made up, in the columns of the sets that they stand in for."""
+OURS = "rows made up for Ablate, NOT the published sets"
 PREFIX = "sample_"
 """Put before the name of a set whose rows are ours."""
 INSTALL = "pip install 'ablate[eval]'"
@@ -195,17 +196,24 @@ def read_split(path: str, **metadata: Any) -> dict[str, Any]:
     return {SPLIT: Table.from_list([json.loads(line) for line in lines])}
 
 
-def facts(name: str, task: Any, rows: Rows) -> dict[str, float | str]:
-    """How many items there are, from where, and what guessing would score.
+def sources(rows: Mapping[str, Rows]) -> dict[str, float | str]:
+    """Where the rows of each set are from; ours are said to be so."""
+    found = {rows.source for rows in rows.values()}
+    if all(one.is_sample for one in rows.values()):
+        return {"questions": OURS}
+    if len(found) == 1:
+        return {"questions": found.pop()}
+    return {f"questions@{name}": one.source for name, one in rows.items()}
+
+
+def facts(task: Any) -> dict[str, float | str]:
+    """How many items there are, and what guessing would score.
 
     ``chance`` is one choice at random, ``majority`` always the place that is right most often.
     """
     shown = task.config.task
     documents = list(task.eval_docs)
-    found: dict[str, float | str] = {
-        f"source@{shown}": rows.source,
-        f"items@{shown}": float(len(documents)),
-    }
+    found: dict[str, float | str] = {f"items@{shown}": float(len(documents))}
     if task.OUTPUT_TYPE == "multiple_choice":
         shares = [1 / len(task.doc_to_choice(one)) for one in documents]
         right = [_right(task, one) for one in documents]

@@ -24,6 +24,7 @@ from ablate.experiments.commonsense.sets import (
     load_task,
     open_set,
     quiet,
+    sources,
 )
 from ablate.experiments.commonsense.standard_errors import RULES, of_average
 from ablate.experiments.hub import AUTO, HUB, SAMPLE, Rows
@@ -172,12 +173,12 @@ class CommonsenseTask:
 
         Reads all sets: one that is missing is found before training.
         """
-        found = self._text.info()
-        found["lm_eval"] = version("lm_eval")
+        text = self._text.info() if self.is_prepared else {}
         with quiet():
-            for name, task in self._questions.items():
-                found |= facts(name, task, self._rows[name])
-        return found
+            found = sources(self._rows) | {"lm_eval": version("lm_eval")}
+            for task in self._questions.values():
+                found |= facts(task)
+        return found | {f"text_{name}": fact for name, fact in text.items()}
 
     def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
         """Rows of text."""

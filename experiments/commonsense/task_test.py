@@ -165,6 +165,7 @@ def test_an_untrained_model_guesses(tmp_path: Path) -> None:
     task = CommonsenseTask(data=place, sets=("piqa", "hellaswag"), pass_tokens=4096)
     model = build_model(tiny("titans_lmm"), 256, seed=0).eval()
     found, facts = task.score(model), task.info()
+    assert facts["questions@piqa"] == f"folder {place}/piqa.jsonl"
     for name, chance in (("piqa", 0.5), ("hellaswag", 0.25)):
         assert facts[f"chance@{name}"] == chance
         assert facts[f"items@{name}"] == rows
@@ -204,8 +205,8 @@ def test_it_trains_on_text_as_the_language_task_does() -> None:
     )
     assert all(torch.equal(a.inputs, b.inputs) for a, b in pairs)
     facts = task.info()
-    assert facts["corpus"] == "stdlib"
-    assert facts["source@sample_piqa"] == "packaged sample"
+    assert facts["text_corpus"] == "stdlib"
+    assert "NOT the published sets" in str(facts["questions"])
     assert (facts["items@sample_piqa"], facts["items@sample_wikitext"]) == (8, 4)
     assert facts["chance@sample_social_iqa"] == pytest.approx(1 / 3)
     assert {facts[f"majority@sample_{name}"] for name in CHOICES} <= {0.25, 0.375, 0.5}
