@@ -66,7 +66,7 @@ def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOpt
         metrics, gaps = _score(exported, task)
         notes += [f"{name}: metric '{gap}' was None" for gap in gaps]
         trained = {key: facts.metrics[key] for key in metrics if key in facts.metrics}
-        found[name] = {"args": args[name], "data": data, "metrics": metrics}
+        found[name] = {"args": args[name], "data": data, "info": task.info(), "metrics": metrics}
         found[name] |= {"at_end_of_training": trained} if own else {}
     result = {
         "checkpoint": str(folder),
@@ -182,6 +182,9 @@ def _score(exported: Exported, task: SequenceTask) -> tuple[dict[str, float], li
 def _show(found: dict[str, Any], notes: Sequence[str], out: Console) -> None:
     for name, one in found.items():
         out.print(f"{name}, data {one['data']}", style="bold", markup=False)
+        for fact, text in one["info"].items():
+            if isinstance(text, str):
+                out.print(f"  {fact}: {text}", markup=False, soft_wrap=True)
         metrics = one["metrics"]
         errors = {key: name for key in metrics if (name := _error_of(key)) in metrics}
         shown = [key for key in metrics if key not in errors.values()]

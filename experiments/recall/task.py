@@ -16,6 +16,7 @@ from ablate.experiments.hub import AUTO, CACHE
 from ablate.experiments.language.task import LanguageTask
 from ablate.experiments.language.tokenizer import BPE, BYTES, check_spec, make_tokenizer, vocab_of
 from ablate.experiments.language.tokenizer import HUB as HF
+from ablate.experiments.language.tokenizer import Tokenizer as LanguageTokenizer
 from ablate.experiments.recall.documents import KEYS, NAMES, Document, Sizes, draw, toy_words
 from ablate.experiments.recall.lessons import Lesson, answered, make_lesson, to_rows
 from ablate.experiments.recall.questions import (
@@ -205,12 +206,15 @@ class RecallTask:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
+        found = self.text_tokenizer()
+        return toy_words() if found is None else TextTokenizer(found)
+
+    def text_tokenizer(self) -> LanguageTokenizer | None:
+        """What turns text into this task's tokens; None for the words of toy documents."""
         if self.tokenizer == WORDS:
-            return toy_words()
+            return None
         text = self._text
-        return TextTokenizer(
-            make_tokenizer(self.tokenizer, tuple) if text is None else text.text_tokenizer()
-        )
+        return make_tokenizer(self.tokenizer, tuple) if text is None else text.text_tokenizer()
 
     @property
     def _reader(self) -> Reader:
