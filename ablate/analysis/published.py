@@ -22,13 +22,22 @@ class PublishedRow:
     """One line of a table: the printed numbers by column.
 
     `group` sets apart parts of a table such as model sizes. `ours` are labels of cells that make
-    the same change in a study of ours.
+    the same change in a study of ours, `model` is the name of the row's model among ours.
     """
 
     name: str
     values: Mapping[str, float]
     group: str = ""
     ours: tuple[str, ...] = ()
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The metric of ours that a column prints, and what it is multiplied by to be in its unit."""
+
+    metric: str
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,8 @@ class Derivation:
 class Published:
     """A table with its source; `columns` says of each column whether ``min`` or ``max`` is better.
 
-    `means` maps a column to those whose mean it is said to be, in the same row.
+    `means` maps a column to those whose mean it is said to be, in the same row; `measures` maps
+    columns to metrics of ours.
     """
 
     name: str
@@ -61,6 +71,7 @@ class Published:
     means: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     derived: tuple[Derivation, ...] = ()
     notes: tuple[str, ...] = ()
+    measures: Mapping[str, Measure] = field(default_factory=dict)
 
     def row(self, name: str, group: str = "") -> PublishedRow:
         """Return the row of that name in `group`.
@@ -111,6 +122,7 @@ def load_published(name: str) -> Published:
             _derivation(column, entry) for column, entry in content.get("derived", {}).items()
         ),
         notes=tuple(content.get("notes", ())),
+        measures={column: Measure(*entry) for column, entry in content.get("measures", {}).items()},
     )
 
 
@@ -165,7 +177,7 @@ def _files() -> dict[str, Path]:
 def _row(entry: Mapping[str, Any]) -> PublishedRow:
     values = {column: float(value) for column, value in entry["values"].items()}
     ours = tuple(entry.get("ours", ()))
-    return PublishedRow(entry["name"], values, entry.get("group", ""), ours)
+    return PublishedRow(entry["name"], values, entry.get("group", ""), ours, entry.get("model", ""))
 
 
 def _derivation(column: str, entry: Mapping[str, Any]) -> Derivation:

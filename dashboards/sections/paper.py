@@ -7,6 +7,7 @@ from ablate.analysis.formatting import DASH, decimals_for, measure_words, number
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.published import Mismatch, Published, PublishedRow, mismatches
 from ablate.dashboards.section import Section
+from ablate.dashboards.sections.paper_models import models_lead, models_table, places
 from ablate.dashboards.tables import difference_text, mean_text
 from ablate.dashboards.text_table import TextTable
 
@@ -18,6 +19,9 @@ def paper_section(results: StudyResults, comparisons: Comparisons, table: Publis
     if ablation and not any(_ours(row, comparisons) for row in table.rows):
         lead.append("No cell of this study makes a change that the table has.")
     shown = _beside(results, comparisons, table) if ablation else _alone(table)
+    if table.measures:
+        lead.append(models_lead(results, table))
+        shown = models_table(results, table)
     return Section(
         name="paper",
         title=f"Beside {table.name}",
@@ -42,11 +46,11 @@ def _beside(results: StudyResults, comparisons: Comparisons, table: Published) -
     for row in table.rows:
         texts = [row.name]
         for column in table.columns:
-            places = _decimals(table, column)
+            digits = places(table, column)
             change = (
-                DASH if row is first else signed(row.values[column] - first.values[column], places)
+                DASH if row is first else signed(row.values[column] - first.values[column], digits)
             )
-            texts += [number(row.values[column], places), change]
+            texts += [number(row.values[column], digits), change]
         rows.append((*texts, *_own(row, table, comparisons)))
     return TextTable(
         caption=f"{table.source}, and our {unit} where a cell makes the same change.",
@@ -97,15 +101,11 @@ def _alone(table: Published) -> TextTable:
             (
                 row.name,
                 *([row.group] * grouped),
-                *(number(row.values[name], _decimals(table, name)) for name in columns),
+                *(number(row.values[name], places(table, name)) for name in columns),
             )
             for row in table.rows
         ),
     )
-
-
-def _decimals(table: Published, column: str) -> int:
-    return max(len(repr(row.values[column]).partition(".")[2]) for row in table.rows)
 
 
 def _contradiction(one: Mismatch) -> str:

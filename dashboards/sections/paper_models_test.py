@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import dataclasses
+
+from ablate.analysis.example_study import example_study
+from ablate.analysis.frame import StudyResults
+from ablate.analysis.published import load_published
+from ablate.dashboards.sections.paper_models import models_lead, models_table
+
+TABLE = load_published("atlas/table2")
+SCORES = {"val/word_perplexity@wikitext": 20.0, "val/acc@piqa": 0.5}
+
+
+def study(*, as_factor: bool, scores: dict[str, float]) -> StudyResults:
+    """Two cells with three seeds, whose scores go up by 1 % with each."""
+    made = example_study(3)
+    first, second = made.cells[:2]
+    cells = (
+        dataclasses.replace(first, config={"model": {"name": "atlas"}}, parameters=2e6),
+        dataclasses.replace(second, axes={"model": "dot"} if as_factor else {}),
+    )
+    if as_factor:
+        cells = (dataclasses.replace(cells[0], axes={"model": "atlas"}), cells[1])
+    trials = tuple(
+        dataclasses.replace(
+            one, summary={name: value * (1 + one.seed / 100) for name, value in scores.items()}
+        )
+        for one in made.trials
+        if one.cell in {first.id, second.id}
+    )
+    return dataclasses.replace(made, cells=cells, trials=trials)
+
+
+def ours(results: StudyResults) -> list[tuple[str, ...]]:
+    return [row for row in models_table(results, TABLE).rows if row[0].startswith("ours")]
+
+
+def test_our_models_stand_under_the_papers_in_its_units() -> None:
+    results = study(as_factor=True, scores=SCORES)
+    rows = models_table(results, TABLE).rows
+    atlas = next(number for number, row in enumerate(rows) if row[0] == "Atlas")
+    assert rows[atlas][2:6] == ("18.92", "21.01", "39.1", "69.7")
+    # 20, 20.2 and 20.4; 50, 50.5 and 51 per cent.
+    dash, pm = "\N{EN DASH}", "\N{PLUS-MINUS SIGN}"
+    assert rows[atlas + 1] == (
+        *("ours: baseline, 3 seeds", "2M parameters", f"20.20 {pm} 0.20", dash, dash),
+        *(f"50.5 {pm} 0.5", *[dash] * 7),
+    )
+    # Both groups of the table have Atlas and Dot.
+    assert len(ours(results)) == 4
+    assert "standard deviation" in models_lead(results, TABLE)
+
+
+def test_only_an_unchanged_model_counts_where_models_are_no_factor() -> None:
+    found = ours(study(as_factor=False, scores=SCORES))
+    assert {row[0] for row in found} == {"ours: baseline, 3 seeds"}
+    assert len(found) == 2
+
+
+def test_scores_of_made_up_rows_never_stand_beside_the_papers() -> None:
+    sample = {"val/acc@sample_piqa": 0.5, "val/sample_average_accuracy": 0.5}
+    results = study(as_factor=True, scores=sample)
+    assert ours(results) == []
+    assert len(models_table(results, TABLE).rows) == len(TABLE.rows)
+    assert models_lead(results, TABLE).startswith("Nothing of this study stands in it")

@@ -1,0 +1,1 @@
+"""Numbers that papers print for zero-shot questions to language models."""
