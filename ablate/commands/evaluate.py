@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -193,11 +193,21 @@ def _show(found: dict[str, Any], notes: Sequence[str], out: Console) -> None:
         for key in shown:
             error = f" ± {metrics[errors[key]]:,.4f}" if key in errors else ""
             then = f"   at the end of training {before[key]:,.4f}" if key in before else ""
-            out.print(f"  {key:<{width}}{metrics[key]:,.4f}{error}{then}", markup=False)
+            value = f"{metrics[key]:,.4f}{error}"
+            beside = then or _guesses(key, one["info"])
+            out.print(f"  {key:<{width}}{value}{beside}", markup=False, soft_wrap=True)
         if errors:
             out.print("  ±: standard error over the items", markup=False)
     for note in notes:
         out.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _guesses(metric: str, info: Mapping[str, Any]) -> str:
+    """What guessers score where the metric is an accuracy and the task's facts say it."""
+    leaf, _, place = metric.partition("@")
+    kinds = ("chance", "majority") if leaf.startswith("val/acc") else ()
+    found = [f"{kind} {info[f'{kind}@{place}']:.4f}" for kind in kinds if f"{kind}@{place}" in info]
+    return f"   {', '.join(found)}" if found else ""
 
 
 def _error_of(metric: str) -> str:
