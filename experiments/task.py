@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from torch import Tensor, nn
@@ -128,5 +128,43 @@ class PackableTask(LearnerTask, Protocol):
         Args:
             lanes: tasks of this one's `pack_key`, itself the first.
             streams: each lane's; lanes of one seed have the same.
+            report: told of rows by the lane's number.
+        """
+
+
+class Draw(NamedTuple):
+    """What chance gives a memory: its initial weights (in a layer), and streams for its data."""
+
+    layer: nn.Module
+    stream: Callable[[str], np.random.Generator]
+
+
+Draws: TypeAlias = Callable[[int], Draw]
+"""``draws(0)`` is a trial's own draw; ``draws(n)`` is held-out draw n, the same for all trials."""
+
+
+@runtime_checkable
+class MemoryTask(Task, Protocol):
+    """A task for one memory layer, which learns as it reads; nothing around it, nothing trained.
+
+    Several of them are lanes of one program where their models are equal.
+    """
+
+    def pack_key(self) -> str:
+        """Equal in tasks that can share a program, given equal models."""
+
+    def learn(
+        self,
+        lanes: Sequence[Any],
+        draws: Sequence[Draws],
+        report: Callable[[Mapping[int, Row]], None],
+    ) -> None:
+        """Learn once in each lane; rows of one step are reported together.
+
+        A lane whose metrics are not finite is reported once more and then left out.
+
+        Args:
+            lanes: tasks of this one's `pack_key`, itself the first; their models are equal.
+            draws: each lane's layer, a mixer that reads before it writes, and streams.
             report: told of rows by the lane's number.
         """

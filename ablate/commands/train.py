@@ -70,9 +70,9 @@ def _check_save(spec: dict[str, Any], save: Path | None, force: bool) -> None:
         if force:
             raise UserError("--force is for --save DIR, which is not given.")
         return
-    if spec["config"].get("model") is None:
+    if spec["config"].get("train") is None:
         name = spec["config"]["task"]["name"]
-        raise UserError(f"--save {save}: task {name} brings its own learner, there is no model.")
+        raise UserError(f"--save {save}: task {name} trains no model.")
     check_folder(save, force=force)
 
 

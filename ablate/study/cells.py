@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ablate.errors import UserError
-from ablate.experiments.task import SequenceTask, Task
+from ablate.experiments.task import MemoryTask, SequenceTask, Task
 from ablate.study.configure import Configured, Workshop
 from ablate.study.designs import ends, points
 from ablate.study.expand import Expanded, all_factors, expand
@@ -20,6 +20,7 @@ from ablate.study.space import Point, complete, key_of
 from ablate.trial.bench import ShapeBench
 from ablate.trial.cost import Cost, Work, count_work, measure_cost
 from ablate.trial.fingerprint import fingerprint
+from ablate.trial.online import memory_cost
 
 MISMATCH = 0.05  # a difference in parameters that a table must not hide
 COUNTED = 200  # cells of which each is counted; of more, those that change one factor
@@ -202,7 +203,7 @@ class Bench:
             if other is not None and not same(other.axes[key], level) and key in one.levels
         }
         moved = [key for key, level in axes.items() if self.cells and self._differs(key, level)]
-        exact = self.expected <= COUNTED or len(moved) <= 1
+        exact = self.expected <= COUNTED or len(moved) <= 1 or isinstance(one.task, MemoryTask)
         cell = Cell(
             id=one.id,
             label=label,
@@ -233,6 +234,9 @@ class Bench:
         for one in tried:
             if one.config["model"] is not None:
                 where = f"{self.workshop.file}: {label_of(one.levels, self.factors)}"
+                if isinstance(one.task, MemoryTask):
+                    memory_cost(one.config["model"], allow=self.workshop.allow, where=where)
+                    continue
                 vocab = cast(SequenceTask, one.task).vocab
                 self._shapes.parameters(one.config["model"], vocab, where=where)
 
@@ -256,6 +260,8 @@ class Bench:
         model = one.config["model"]
         if model is None:
             return Cost()
+        if isinstance(one.task, MemoryTask):
+            return memory_cost(model, allow=self.workshop.allow, where=where)
         task = cast(SequenceTask, one.task)
         return measure_cost(
             model,
@@ -298,7 +304,7 @@ class Bench:
 
     def _work(self, cell: Cell) -> Work | None:
         """What was counted for a cell; None where nothing was."""
-        if cell.config["model"] is None or not cell.counted:
+        if cell.config["train"] is None or not cell.counted:
             return None
         task = cast(SequenceTask, self.tasks[cell.id])
         return count_work(cell.config["model"], task.vocab, task.context, allow=self.workshop.allow)

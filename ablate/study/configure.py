@@ -11,7 +11,7 @@ from typing import Any, cast
 from ablate.arguments import bind
 from ablate.errors import UserError, unknown
 from ablate.experiments.catalogue import make_task, task_class
-from ablate.experiments.task import Task
+from ablate.experiments.task import MemoryTask, Task
 from ablate.study.factors import Factor, Levels
 from ablate.study.schema import Scalar, Study
 from ablate.trial.space import (
@@ -84,6 +84,11 @@ class Workshop:
                 need = "needs a model" if needed else "brings its own learner, so no model"
                 raise UserError(f"{self.file}: model is {self.preset!r}; {name} {need}.")
         self.needs_model = self.preset is not None
+        # A memory that learns online is not trained, nor is a task's own learner.
+        self.trains = any(not hasattr(task_class(name), "learn") for name in needs)
+        self.trains &= self.needs_model
+        if self.study.train and not self.trains:
+            raise UserError(f"{self.file}: train: {next(iter(needs))} trains by itself.")
 
     def configure(self, levels: Levels) -> Configured:
         """The cell of one point.
@@ -97,7 +102,8 @@ class Workshop:
         config: dict[str, Any] = {"model": None, "task": None, "train": None}
         if self.needs_model:
             config["model"] = self._model(levels, inactive, unused)
-            config["train"] = self._train(levels)
+            if not isinstance(task, MemoryTask):
+                config["train"] = self._train(levels)
         config["task"] = {"name": name, "args": task_args}
         here = {key: level for key, level in levels.items() if key not in inactive}
         return Configured(identity(config, data), config, task, here, inactive, unused)
@@ -172,7 +178,7 @@ class Workshop:
         """
         section, _, option = key.partition(".")
         if section in SECTIONS and option:
-            if section == "train" and not self.needs_model:
+            if section == "train" and not self.trains:
                 raise UserError(f"{where}: {key}: {self.study.task_names[0]} trains by itself.")
         elif not self.needs_model:
             raise UserError(

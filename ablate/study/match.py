@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import cast
 
 from ablate.errors import UserError
-from ablate.experiments.task import SequenceTask
+from ablate.experiments.task import MemoryTask, SequenceTask
 from ablate.study.configure import Configured, Workshop
 from ablate.study.schema import Match
 from ablate.trial.cost import Work, count_parameters, count_work
+from ablate.trial.online import memory_cost
 
 KNOBS = {"width": "backbone.dim", "heads": "backbone.heads", "layers": "backbone.layers"}
 LARGEST = 1 << 20
@@ -42,8 +43,13 @@ class Matched:
 
 def quantity(one: Configured, on: str, allow: tuple[str, ...], where: str) -> float:
     """Parameters, bytes of state or FLOPs per token of a cell."""
-    task = cast(SequenceTask, one.task)
     model = one.config["model"]
+    if isinstance(one.task, MemoryTask):
+        size = memory_cost(model, allow=allow, where=where).state_bytes
+        if on != "state" or size is None:
+            raise UserError(f"{where}: match.on is '{on}', but {one.task.name} counts state only.")
+        return size
+    task = cast(SequenceTask, one.task)
     if on == "parameters":
         return count_parameters(model, task.vocab, allow=allow, where=where)
     work: Work = count_work(model, task.vocab, task.context, allow=allow, where=where)

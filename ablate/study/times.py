@@ -81,14 +81,14 @@ class _Clock:
         return self._scored[key]
 
     def estimate(self, cell: Cell) -> float | None:
-        """Seconds of one trial from counts; None for a task that brings its own learner."""
+        """Seconds of one trial from counts; None where nothing is trained."""
         if cell.id not in self._estimates:
             self._estimates[cell.id] = self._estimate(cell)
         return self._estimates[cell.id]
 
     def _estimate(self, cell: Cell) -> float | None:
         model = cell.config["model"]
-        if model is None:
+        if cell.config["train"] is None:
             return None
         if not cell.counted:
             first = self.laid.cells[0]
@@ -102,10 +102,10 @@ class _Clock:
 
 
 def _probes(laid: Laid, pilot: Pilot, study: str, clock: _Clock) -> dict[str, Probe]:
-    """A probe of every cell that has a model; those of this machine and code are kept."""
+    """A probe of every cell that is trained; those of this machine and code are kept."""
     found, new = {}, {}
     for cell in laid.cells:
-        if cell.config["model"] is None:
+        if cell.config["train"] is None:
             continue
         key = f"{platform.node()} {clock.cpus} {cell.id} {cell.fingerprint}"
         kept = pilot.probes.get(key)

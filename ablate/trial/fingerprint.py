@@ -19,6 +19,7 @@ from typing import Any
 from ablate.trial.space import is_kernel
 
 ENGINE = ("ablate.trial.train:train", "ablate.trial.build:build_model")
+ONLINE = ("ablate.trial.online:draws_of",)
 COMPOSED = (
     "ablate.components.neural_memory:NeuralMemory",
     "ablate.components.exponential:ExponentialMemory",
@@ -51,7 +52,7 @@ def fingerprint(config: dict[str, Any], *, allow: Iterable[str] = ()) -> str:
     roots.append(f"ablate.experiments.{config['task']['name']}.task:TASK")
     skip: tuple[str, ...] = ()
     if model:
-        roots += ENGINE
+        roots += ONLINE if config.get("train", {}) is None else ENGINE
         # The builder can make every mixer; only those in use count.
         others = (model.get("hybrid") or {}).get("memories") or []
         mixers = [

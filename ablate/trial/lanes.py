@@ -12,7 +12,7 @@ import torch
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from ablate.experiments.catalogue import make_task
-from ablate.experiments.task import PackableTask, SequenceTask
+from ablate.experiments.task import MemoryTask, PackableTask, SequenceTask
 from ablate.trial.build import build_model
 from ablate.trial.space import target_class
 from ablate.trial.train import token_loss
@@ -41,8 +41,10 @@ def shape_of(spec: dict[str, Any]) -> str | None:
         return None  # it goes on from there, which a pack cannot
     config = spec["config"]
     shared: dict[str, Any] = {key: spec.get(key) for key in ("resources", "allow")}
-    if config.get("model") is None:
-        task = make_task(config["task"]["name"], config["task"]["args"])
+    task = make_task(config["task"]["name"], config["task"]["args"])
+    if isinstance(task, MemoryTask):
+        shared |= {"task": task.name, "learner": task.pack_key(), "model": config["model"]}
+    elif config.get("model") is None:
         if not isinstance(task, PackableTask):
             return None
         shared |= {"task": task.name, "learner": task.pack_key()}
@@ -69,6 +71,8 @@ def most_lanes(spec: dict[str, Any]) -> int:
     """How many trials of this shape one worker runs well as a pack; 1 if a pack brings nothing."""
     config, resources = spec["config"], spec.get("resources") or {}
     task = make_task(config["task"]["name"], config["task"]["args"])
+    if isinstance(task, MemoryTask):
+        return MOST_LANES  # rows of one call, which saves what starting operations costs
     if config.get("model") is None:
         room = cache_share() // cast(PackableTask, task).lane_bytes()
         return max(1, min(MOST_LANES, room))
@@ -117,9 +121,10 @@ def why_alone(specs: Sequence[dict[str, Any]]) -> str | None:
     """
     spec = specs[0]
     config = spec["config"]
-    if config.get("model") is None:
+    made = make_task(config["task"]["name"], config["task"]["args"])
+    if config.get("model") is None or isinstance(made, MemoryTask):
         return None
-    task = cast(SequenceTask, make_task(config["task"]["name"], config["task"]["args"]))
+    task = cast(SequenceTask, made)
     allow = tuple(spec.get("allow") or ())
     gpus = float((spec.get("resources") or {}).get("gpus") or 0)
     device = "cuda" if gpus and torch.cuda.is_available() else "cpu"

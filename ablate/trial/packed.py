@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from ablate.experiments.catalogue import make_task
-from ablate.experiments.task import PackableTask, Row
+from ablate.experiments.task import Draws, MemoryTask, PackableTask, Row
 from ablate.trial.guard import Stopped
 from ablate.trial.log import TrialLog, log_path
 from ablate.trial.metrics import MetricError
@@ -46,8 +46,11 @@ def run_pack(specs: Sequence[dict[str, Any]], report: Callable[[Burst], None]) -
             pack.add(spec, logs, len(specs))
         try:
             with pack.trials[0].guard.watching():
+                task = specs[0]["config"]["task"]
                 if specs[0]["config"].get("model") is None:
                     _learn(pack)
+                elif isinstance(make_task(task["name"], task["args"]), MemoryTask):
+                    _teach(pack)
                 else:
                     from ablate.trial.packed_models import train_lanes
 
@@ -146,13 +149,32 @@ def _learn(pack: Pack) -> None:
     def streams(seed: int) -> Callable[[str], np.random.Generator]:
         return lambda name: generator(seed, name)
 
-    def report(rows: Mapping[int, Row]) -> None:
-        pack.tick()
-        for lane, row in rows.items():
-            trial = pack.trials[lane]
-            if not trial.ended:
-                pack.attempt(lane, partial(trial.learner_row, replace(row, seconds=trial.share)))
-        pack.send()
+    seeds = [int(trial.spec["seed"]) for trial in pack.trials]
+    tasks[0].run_lanes(tasks, [streams(seed) for seed in seeds], partial(_pass_on, pack))
+
+
+def _teach(pack: Pack) -> None:
+    """Lanes of memories that learn alone, all of one model."""
+    tasks = []
+    for trial in pack.trials:
+        task = trial.spec["config"]["task"]
+        tasks.append(cast(MemoryTask, make_task(task["name"], task["args"])))
+        trial.start(trial.memory_costs(), facts_of(tasks[-1]))
+    pack.send()
+
+    @cache
+    def draws(seed: int) -> Draws:
+        return cache(pack.trials[0].draws(seed))
 
     seeds = [int(trial.spec["seed"]) for trial in pack.trials]
-    tasks[0].run_lanes(tasks, [streams(seed) for seed in seeds], report)
+    tasks[0].learn(tasks, [draws(seed) for seed in seeds], partial(_pass_on, pack))
+
+
+def _pass_on(pack: Pack, rows: Mapping[int, Row]) -> None:
+    """Report the rows of lanes that go on, each with its lane's time."""
+    pack.tick()
+    for lane, row in rows.items():
+        trial = pack.trials[lane]
+        if not trial.ended:
+            pack.attempt(lane, partial(trial.learner_row, replace(row, seconds=trial.share)))
+    pack.send()

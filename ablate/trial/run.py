@@ -20,7 +20,7 @@ import torch
 
 from ablate.components.language_model import LanguageModel
 from ablate.experiments.catalogue import make_task
-from ablate.experiments.task import LearnerTask, Row, SequenceTask, Task
+from ablate.experiments.task import Draws, LearnerTask, MemoryTask, Row, SequenceTask, Task
 from ablate.trial.build import build_model
 from ablate.trial.checkpoint import Checkpoint, folder_of
 from ablate.trial.cost import measure_cost
@@ -29,6 +29,7 @@ from ablate.trial.guard import Guard, Stopped, request_path
 from ablate.trial.log import TrialLog, captured, log_path
 from ablate.trial.memory import is_out_of_memory, peak_memory, reset_peak_memory
 from ablate.trial.metrics import non_finite, to_floats
+from ablate.trial.online import draws_of, memory_cost
 from ablate.trial.revision import revision
 from ablate.trial.streams import generator
 from ablate.trial.train import Diverged, Loop, Progress, TrainConfig, train
@@ -156,6 +157,10 @@ class Trial:
             learner = cast(LearnerTask, task)
             learner.run(lambda name: generator(seed, name), self.learner_row)
             return
+        if isinstance(task, MemoryTask):
+            self.start(self.memory_costs(), facts_of(task))
+            task.learn([task], [self.draws(seed)], lambda rows: self.learner_row(rows[0]))
+            return
         sequences = cast(SequenceTask, task)
         self.rows_of_batch = sequences.batch
         model = build_model(
@@ -184,6 +189,18 @@ class Trial:
         )
         if self.keep is not None:
             self.keep(model)
+
+    def draws(self, seed: int) -> Draws:
+        """What chance gives a memory that learns alone."""
+        model = self.spec["config"]["model"]
+        return draws_of(model, seed, device=self.device, allow=self.allow)
+
+    def memory_costs(self) -> dict[str, Any]:
+        """The counts of a memory that learns alone."""
+        counted = self.spec.get("cost") or asdict(
+            memory_cost(self.spec["config"]["model"], allow=self.allow)
+        )
+        return {key: counted[key] for key in COUNTED}
 
     def make_checkpoint(self) -> Checkpoint | None:
         """The trial's checkpoint, if the driver wants one."""

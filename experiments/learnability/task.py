@@ -199,9 +199,9 @@ def _row(step: int, mean: float, seconds: float, *, ended: bool) -> Row:
     return Row(step, step, seconds, metrics)
 
 
-def report_steps(length: int) -> list[int]:
+def report_steps(length: int, reports: int = REPORTS) -> list[int]:
     """Where to report: evenly spaced, the last at the end; no step twice."""
-    return sorted({max(1, round(length * part / REPORTS)) for part in range(1, REPORTS + 1)})
+    return sorted({max(1, round(length * part / reports)) for part in range(1, reports + 1)})
 
 
 def running_mean(losses: Tensor, end: int) -> float:
