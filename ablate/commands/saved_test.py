@@ -123,7 +123,7 @@ def test_other_tasks_and_other_arguments(titans: Path) -> None:
 def test_rows_that_stand_in_for_a_published_set_are_said_to_be_such(titans: Path) -> None:
     args = (str(titans), "--tasks", "recall", "recall.sets=[nq]", "recall.test_rows=2")
     found = scores(*args)["tasks"]["recall"]
-    assert set(found["metrics"]) == {"val/contains_sample@nq", "val/contains_sample"}
+    assert set(found["metrics"]) == {"val/contains@sample_nq", "val/sample_contains"}
     assert "NOT the published set" in found["info"]["nq_source"]
     assert "nq_source: packaged sample (made-up rows that come" in call("eval", *args).stdout
 

@@ -16,7 +16,7 @@ from ablate.experiments.recall.window import cut
 from ablate.experiments.recall.words import Tokenizer
 
 SAMPLES = Path(__file__).parent / "sample"
-REAL, SAMPLED, TOY = "", "_sample", "_toy"
+REAL, SAMPLED, TOY = "", "sample_", "toy_"
 NEVER_SAMPLE = "real"
 """What takes the cache or the hub, and fails where neither has a set."""
 
@@ -35,7 +35,7 @@ class Source:
 
     Args:
         name: where they are from.
-        kind: `REAL`, `SAMPLED` or `TOY`; the end of its metrics' name.
+        kind: `REAL`, `SAMPLED` or `TOY`, which stands in its metrics' names.
         rows: all that are scored.
     """
 

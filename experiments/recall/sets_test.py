@@ -51,7 +51,7 @@ READER = Reader(TextTokenizer(), 2048, 2048)
 def test_ten_made_up_rows_stand_in_for_each_set(name: str) -> None:
     found = published(SETS[name], SAMPLE, 0)
     questions = READER.questions(found.rows, SETS[name])
-    assert (found.kind, found.name) == ("_sample", "packaged sample")
+    assert (found.kind, found.name) == ("sample_", "packaged sample")
     assert len(found.rows) == len(questions) == 10
     assert all(row["synthetic"] for row in found.rows)
     assert len({question.text for question in questions}) == 10

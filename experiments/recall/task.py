@@ -357,7 +357,7 @@ class RecallTask:
 
 
 def _metric(kind: str, name: str = "") -> str:
-    return f"val/contains{kind}" + (f"@{name}" if name else "")
+    return f"val/contains@{kind}{name}" if name else f"val/{kind}contains"
 
 
 TASK = RecallTask

@@ -69,19 +69,19 @@ def test_who_knows_the_answers_scores_all_of_every_set(args: dict[str, Any]) -> 
     metrics = task.score(Oracle(task))
     assert sorted(metrics) == sorted(task.metrics)
     kind = "toy" if args.get("rows") == "toy" else "sample"
-    assert metrics[f"val/contains_{kind}"] == 100
-    assert [metrics[f"val/contains_{kind}@{name}"] for name in SETS] == [100] * 6
+    assert metrics[f"val/{kind}_contains"] == 100
+    assert [metrics[f"val/contains@{kind}_{name}"] for name in SETS] == [100] * 6
 
 
 @pytest.mark.parametrize("tokenizer", ["words", "bytes"])
 def test_who_says_one_answer_scores_what_info_says(tokenizer: Any) -> None:
     task = RecallTask(rows="toy", tokenizer=tokenizer, sets=("swde", "fda"), test_rows=60)
     metrics, info = task.score(constant("\n", task._tokenizer)), task.info()
-    assert metrics["val/contains_toy"] == 0
+    assert metrics["val/toy_contains"] == 0
     for name in ("swde", "fda"):
         golds = [one.golds[0] for one in task.asked[name]]
         often = max(set(golds), key=golds.count)
-        found = task.score(constant(often + " ", task._tokenizer))[f"val/contains_toy@{name}"]
+        found = task.score(constant(often + " ", task._tokenizer))[f"val/contains@toy_{name}"]
         assert (
             found == info[f"{name}_best_constant"] == pytest.approx(100 * golds.count(often) / 60)
         )
@@ -92,7 +92,7 @@ def test_who_says_one_answer_scores_what_info_says(tokenizer: Any) -> None:
 def test_a_sample_never_passes_for_the_set(tmp_path: Path) -> None:
     task = RecallTask(sets=("nq", "drop"))  # nothing is cached, and tests are offline
     assert set(task.metrics) == {
-        "val/contains_sample@nq", "val/contains_sample@drop", "val/contains_sample"
+        "val/contains@sample_nq", "val/contains@sample_drop", "val/sample_contains"
     }  # fmt: skip
     said = task.info()["nq_source"]
     assert isinstance(said, str)
@@ -239,7 +239,7 @@ def test_a_model_of_other_tokens_reads_the_same_questions(tmp_path: Path) -> Non
     assert all(
         len(one.tokens) < len(same.tokens) for one, same in zip(asked, in_bytes, strict=True)
     )
-    assert task.score(Oracle(task))["val/contains_sample"] == 100
+    assert task.score(Oracle(task))["val/sample_contains"] == 100
     # What is trained on is the text, in the model's tokens.
     inputs, targets = next(task.batches(np.random.default_rng(0)))
     assert inputs.shape == (32, 64)
