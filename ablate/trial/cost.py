@@ -20,6 +20,7 @@ from ablate.components.language_model import LanguageModel
 from ablate.components.state_size import state_bytes
 from ablate.errors import UserError
 from ablate.trial.build import build_model
+from ablate.trial.long_context import extrapolate, short_lengths
 from ablate.trial.space import Model
 from ablate.trial.train import token_loss
 
@@ -205,6 +206,25 @@ def count_work(
 
 @functools.lru_cache(maxsize=1024)
 def _count(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Work:
+    """Count a context, or several short ones that say what it costs."""
+    lengths = short_lengths(json.loads(model), context)
+    if not lengths or _is_small(json.loads(model), context):
+        return _count_whole(model, vocab, context, allow)
+    parameters = 0
+
+    def counts(length: int) -> tuple[int, ...]:
+        nonlocal parameters
+        work = _count_whole(model, vocab, length, allow)
+        parameters = work.parameters
+        return work.state_bytes, int(work.flops), work.operations, work.written, work.kept
+
+    if (found := extrapolate(counts, lengths, context)) is None:
+        return _count_whole(model, vocab, context, allow)
+    state, flops, operations, written, kept = found
+    return Work(parameters, state, flops, operations, written, kept)
+
+
+def _count_whole(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Work:
     """Count the blocks that repeat, and what is around the blocks."""
     spec, times = shortest(json.loads(model))
     device = "cpu" if _is_small(spec, context) else "meta"

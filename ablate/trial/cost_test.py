@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -10,7 +13,8 @@ from ablate.components.state_size import state_bytes
 from ablate.errors import UserError
 from ablate.trial.build import build_model
 from ablate.trial.build_test import tiny
-from ablate.trial.cost import count_work, measure_cost
+from ablate.trial.cost import Work, count_work, measure_cost
+from ablate.trial.long_context import extrapolate, short_lengths
 from ablate.trial.space import resolve
 from ablate.trial.train import token_loss
 
@@ -89,3 +93,48 @@ def test_a_trace_tells_models_apart_and_sees_what_no_gradient_reaches() -> None:
     assert first.unreached == ()
     assert first.kept > 0
     assert first.operations > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("transformer", {}),
+        ("deltanet", {"chunk": 1}),
+        ("atlas", {"window.length": 4, "newton_schulz.granularity": "chunk"}),
+        ("samba", {"hybrid.window": 32}),
+    ],
+)
+def test_a_long_context_is_counted_from_short_ones_exactly(
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost_module, "REAL", 0)
+    model = resolve(tiny(name, **{"chunk": 64, "backbone.layers": 2, **options}))
+    lengths = short_lengths(model, 640)
+    assert lengths == [128, 192, 256, 320]
+    key = json.dumps({**model, "name": ""}, sort_keys=True)
+    counted: list[int] = []
+    whole = cost_module._count_whole
+
+    def counting(spec: str, vocab: int, context: int, allow: tuple[str, ...]) -> Work:
+        counted.append(context)
+        return whole(spec, vocab, context, allow)
+
+    monkeypatch.setattr(cost_module, "_count_whole", counting)
+    assert count_work(model, 11, 640) == whole(key, 11, 640, ())
+    assert counted == lengths
+
+
+def test_what_is_no_square_is_counted_itself() -> None:
+    def counts(length: int) -> tuple[int, ...]:
+        return (length**2 + 3 * length, length**3)
+
+    assert extrapolate(lambda n: counts(n)[:1], [2, 4, 6, 8], 100) == [10_300]
+    assert extrapolate(counts, [2, 4, 6, 8], 100) is None
+    assert extrapolate(lambda n: counts(n)[:1], [2, 4, 6, 8], 101) is None
+
+
+def test_short_lengths_hold_whole_chunks_and_windows() -> None:
+    atlas = resolve(tiny("atlas", chunk=48, **{"window.length": 500}))
+    assert short_lengths(atlas, 192 * 20) == [192 * i for i in (4, 5, 6, 7)]
+    assert short_lengths(atlas, 192 * 20 + 64) == []
+    assert short_lengths(atlas, 192 * 13) == []

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from ablate.experiments.catalogue import make_task
-from ablate.experiments.prepared import PreparedTask
 from ablate.experiments.task import SequenceTask
 from ablate.trial.build import build_model
 from ablate.trial.cost import Work, threads
@@ -107,8 +106,8 @@ class _Reader(nn.Module):
 
 def score_tokens(task: SequenceTask) -> int:
     """Tokens that a model reads when `task` scores it once: it says so, or a stand-in counts."""
-    if isinstance(task, PreparedTask):
-        return task.scored_tokens()
+    if (known := getattr(task, "scored_tokens", None)) is not None:
+        return int(known())
     reader = _Reader(task.vocab)
     with torch.no_grad():
         task.score(reader)

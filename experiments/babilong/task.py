@@ -237,6 +237,15 @@ class BABILongTask:
         each = [metrics[f"val/accuracy@{length}"] for length in judged]
         return {**metrics, "val/accuracy": sum(each) / len(each)}
 
+    def scored_tokens(self) -> int:
+        """Tokens that a model reads each time it is scored; reading ten million takes a while."""
+        lengths = dict.fromkeys(self.test_lengths)
+        short = (
+            sum(map(len, self.pieces(sample, length=0, seed=0, train=False)))
+            for sample in (self.test if 0 in lengths else ())
+        )
+        return sum(short) + sum(lengths) * len(self.test)
+
     def _accuracy_of(self, qa: str, words: Sequence[str]) -> float:
         pairs = [pair for pair in zip(words, self.test, strict=True) if pair[1].qa == qa]
         return scoring.accuracy([word for word, _ in pairs], [sample for _, sample in pairs])

@@ -177,3 +177,17 @@ def test_a_length_that_no_sample_fits_is_refused() -> None:
     task = BABILongTask(length=8, test_lengths=(0,))
     with pytest.raises(UserError, match="at most 8 tokens"):
         next(task.batches(np.random.default_rng(0)))
+
+
+def test_it_says_how_many_tokens_are_read() -> None:
+    task = BABILongTask(test_rows=5, batch=2, test_lengths=(0, 100), length=100, segment=30)
+    read = 0
+
+    def counting(tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        nonlocal read
+        read += tokens.numel()
+        return torch.zeros(*tokens.shape, task.vocab), state
+
+    task.score(counting)
+    assert 0 <= read - task.scored_tokens() < 5 * 30  # rows of a batch are filled up
+    assert task.scored_tokens() > 5 * 100
