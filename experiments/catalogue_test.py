@@ -64,6 +64,8 @@ class Uniform(nn.Module):
         ("mqar", {"more_test": [[32, 2, 2]], "test_rows": 4}),
         ("mad", {"train_rows": 8, "test_rows": 8}),
         ("niah", {"multiples": [1, 2], "test_rows": 2, "generate_rows": 1}),
+        ("recall", {"rows": "toy", "test_rows": 1, "sets": ["nq", "fda"]}),
+        ("recall", {"data": "sample", "test_rows": 1}),
         ("babilong", {"qa": ["qa1", "qa2"], "test_lengths": [256, 512], "test_rows": 2}),
     ],
 )
