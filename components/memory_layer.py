@@ -55,7 +55,7 @@ class MemoryLayer(nn.Module, Generic[State]):
 
     dims: Dims
     chunk: int | None
-    backend: str = "auto"  # see `ablate.components.kernels.backend`
+    backend: str = "torch"  # see `ablate.components.kernels.backend`
     window: nn.Module
     bias: Bias
     retention: Retention

@@ -30,13 +30,14 @@ def one_trial(model: str, settings: Sequence[str]) -> tuple[dict[str, Any], int]
     Args:
         model: a preset, or ``none`` for a task that brings its own learner.
         settings: ``task=``, ``seed=``, ``task_args.NAME=``, ``train.NAME=``, ``gpus=``, ``cpus=``,
-            and anything that a model has, such as ``retention=none`` or ``backbone.dim=64``.
+            ``backend=``, and anything that a model has, such as ``retention=none`` or
+            ``backbone.dim=64``.
 
     Raises:
         UserError: an unknown or doubled key, or a missing task.
     """
     sections: dict[str, dict[str, Any]] = {"task_args": {}, "train": {}, "model_args": {}}
-    single: dict[str, Any] = {"seed": 0, "cpus": 1.0, "gpus": 0.0}
+    single: dict[str, Any] = {"seed": 0, "cpus": 1.0, "gpus": 0.0, "backend": "auto"}
     seen = set()
     for setting in settings:
         key, value = parse_setting(setting)
@@ -65,7 +66,7 @@ def one_trial(model: str, settings: Sequence[str]) -> tuple[dict[str, Any], int]
         "task": single["task"],
         "model": None if model == "none" else model,
         "seeds": [seed],
-        "resources": {"cpus": single["cpus"], "gpus": single["gpus"]},
+        "resources": {key: single[key] for key in ("cpus", "gpus", "backend")},
         **sections,
     }
     return content, seed

@@ -80,9 +80,10 @@ def _show_trial(ledger: Ledger, trial_id: str, path: Path, as_json: bool) -> int
     for name in ("trial_id", "attempt", "host", "device", "error"):
         if facts[name] is not None:
             out.print(f"{name:12}{facts[name]}", markup=False, soft_wrap=True)
-    for name in ("resumed", "micro_batches", "warnings"):
+    backends = sorted(name for name in record.info if name.startswith("backend"))
+    for name in (*backends, "resumed", "micro_batches", "warnings"):
         if name in record.info:
-            out.print(f"{name:12}{record.info[name]}", markup=False, soft_wrap=True)
+            out.print(f"{name:11} {record.info[name]}", markup=False, soft_wrap=True)
     for name, value in record.summary.items():
         out.print(f"{name:24}{value:.6g}", markup=False)
     out.print(f"log         {path}", markup=False, soft_wrap=True)

@@ -119,6 +119,7 @@ def make_spec(
         UserError: anything wrong with the model or a setting.
     """
     from ablate.experiments.catalogue import make_task
+    from ablate.study.backend import check_backend
     from ablate.study.cells import make_cells
     from ablate.study.configure import Workshop
     from ablate.study.schema import validate
@@ -131,6 +132,7 @@ def make_spec(
     place = Path("train")
     study = validate(content, place)
     only = make_cells(Workshop(study, place.name, config_dirs, tuple(allow))).cells[0]
+    check_backend([only], study.resources, place.name, allow=allow)
     return {
         "id": f"{only.id}-s{seed}",
         "cell": only.id,
@@ -147,6 +149,9 @@ def _tell(message: Message, out: Console) -> None:
         parts = [f"on {message.get('device')}"]
         if info.get("parameters"):
             parts.append(f"{info['parameters']:,} parameters")
+        parts += [
+            f"{name[8:]} {said}" for name, said in info.items() if name.startswith("backend_")
+        ]
         out.print(", ".join(parts), style="dim", markup=False)
         return
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in message["metrics"].items())

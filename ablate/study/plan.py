@@ -9,6 +9,7 @@ from typing import Any
 
 from ablate.analysis.claims import check_claim, parse_claim
 from ablate.errors import UserError
+from ablate.study.backend import check_backend
 from ablate.study.cells import Cell, Laid, make_cells
 from ablate.study.checks import SAID, alias_sentences, check_memory
 from ablate.study.configure import Workshop
@@ -193,6 +194,7 @@ def plan_study(
     power = power_of(len(declared.seeds), compared, pilot, cells[0].id)
     aliases = alias_sentences(laid)
     memory = check_memory(cells, declared.resources, file.name)
+    memory += check_backend(cells, declared.resources, file.name, allow=allow)
     pruning = plan_pruning(declared, laid, file.name)
     limits = limit_sentences(workshop, cells, own=probe)
     return Plan(

@@ -223,6 +223,9 @@ class Resources(_Section):
     packing: Literal["auto", "off"] | Annotated[int, Field(ge=1)] = "auto"
     """Trials of one shape that share a worker as one program: as many as bring something, none, or
     so many."""
+    backend: Literal["auto", "torch", "triton"] = "auto"
+    """What computes operations that have Triton kernels: kernels on GPUs, torch, or kernels only
+    where they can run; an error where they cannot."""
 
 
 class Study(_Section):

@@ -89,6 +89,7 @@ def trial_tags(
         "ablate.device": record.device,
         "ablate.error": record.error,
         "mlflow.source.git.commit": record.info.get("commit"),
+        **{f"ablate.{k}": v for k, v in record.info.items() if k.startswith("backend")},
     }
     tags = {name: value for name, value in known.items() if value is not None}
     for axis, level in (cell.get("axes") or {}).items():

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from ablate.components.backbone import Backbone
 from ablate.components.exponential import ExponentialMemory
 from ablate.components.hybrid import Hybrid
+from ablate.components.kernels.backend import set_backend
 from ablate.components.language_model import LanguageModel
 from ablate.components.neural_memory import NeuralMemory
 from ablate.errors import UserError
@@ -56,13 +57,16 @@ def build_model(
     dtype: torch.dtype = torch.float32,
     allow: Iterable[str] = (),
     where: str = "",
+    backend: str = "auto",
 ) -> LanguageModel:
     """Build and initialise; on the device ``meta`` shapes only, without weights.
 
-    Weights are drawn on the CPU in float32, so they do not depend on device or dtype.
+    Weights are drawn on the CPU in float32, so they do not depend on device or dtype. `backend`
+    says what runs the operations that have kernels (`ablate.components.kernels.backend`).
 
     Raises:
-        UserError: anything that `resolve` refuses, or a value that a constructor refuses.
+        UserError: anything that `resolve` refuses, a value that a constructor refuses, or a backend
+            that cannot be had here.
     """
     allow = tuple(allow)
     spec = resolve(model, allow=allow, where=where)
@@ -82,7 +86,13 @@ def build_model(
         built = LanguageModel(vocab, backbone, layers)
     if not on_meta:
         initialise(built, seed)
-    return built.to(device=device, dtype=dtype)
+    built = built.to(device=device, dtype=dtype)
+    if not on_meta:
+        try:
+            set_backend(built, backend, torch.device(device))
+        except ValueError as error:
+            raise UserError(f"{where}: {error}" if where else str(error)) from error
+    return built
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import SequenceTask
-from ablate.trial.build import build_model
 from ablate.trial.cost import measure_cost
 from ablate.trial.packed import Pack
 from ablate.trial.run import COUNTED, facts_of
@@ -84,9 +83,7 @@ def _loop(pack: Pack, lane: int) -> Loop:
     trial = pack.trials[lane]
     config, seed = trial.spec["config"], int(trial.spec["seed"])
     task = cast(SequenceTask, make_task(config["task"]["name"], config["task"]["args"]))
-    model = build_model(
-        config["model"], task.vocab, seed=seed, device=trial.device, allow=trial.allow
-    )
+    model = trial.build(task.vocab)
     costs = trial.spec.get("cost") or asdict(
         measure_cost(config["model"], task.vocab, task.context, allow=trial.allow)
     )

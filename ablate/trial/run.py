@@ -21,7 +21,7 @@ import torch
 from ablate.components.language_model import LanguageModel
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import Draws, LearnerTask, MemoryTask, Row, SequenceTask, Task
-from ablate.trial.build import build_model
+from ablate.trial.backend import TORCH, build_for
 from ablate.trial.checkpoint import Checkpoint, folder_of
 from ablate.trial.cost import measure_cost
 from ablate.trial.fingerprint import fingerprint
@@ -122,6 +122,7 @@ class Trial:
     share: float = 0.0
     ended: bool = False
     keep: Keep | None = None
+    backend: dict[str, str] = field(default_factory=lambda: dict(TORCH))
 
     def __post_init__(self) -> None:
         resources = self.spec.get("resources") or {}
@@ -163,9 +164,7 @@ class Trial:
             return
         sequences = cast(SequenceTask, task)
         self.rows_of_batch = sequences.batch
-        model = build_model(
-            config["model"], sequences.vocab, seed=seed, device=self.device, allow=self.allow
-        )
+        model = self.build(sequences.vocab)
         costs = self.spec.get("cost") or asdict(
             measure_cost(config["model"], sequences.vocab, sequences.context, allow=self.allow)
         )
@@ -202,6 +201,13 @@ class Trial:
         )
         return {key: counted[key] for key in COUNTED}
 
+    def build(self, vocab: int) -> LanguageModel:
+        """The trial's model; keep what runs it, and say where that is not what was asked for."""
+        built = build_for(self.spec, vocab, self.device)
+        self.backend = built.facts
+        self.warnings += built.warnings
+        return built.model
+
     def make_checkpoint(self) -> Checkpoint | None:
         """The trial's checkpoint, if the driver wants one."""
         files = self.spec.get("files") or {}
@@ -216,6 +222,7 @@ class Trial:
                 "code": self.fingerprint,
                 "torch": torch.__version__,
                 "device": self.device,
+                "backend": self.backend["backend"],
             },
             every=float(files["checkpoint"]["every"]),
             keep=float(files["checkpoint"]["keep"]),
@@ -266,7 +273,7 @@ class Trial:
             "torch": torch.__version__,
             "numpy": np.__version__,
             "threads": torch.get_num_threads(),
-            "backend": "torch",
+            **self.backend,
         }
         if commit := revision():
             versions["commit"] = commit

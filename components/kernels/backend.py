@@ -41,11 +41,15 @@ class Use:
 
 @dataclass(frozen=True)
 class Served:
-    """What runs a use: "torch" or "triton"; `reason` is why not the kernel."""
+    """What runs a use: "torch" or "triton".
+
+    reason: why not the kernel. fault: whether that is the machine's, and not the model's or a wish.
+    """
 
     use: Use
     backend: str
     reason: str = ""
+    fault: bool = False
 
     def __str__(self) -> str:
         use = self.use
@@ -84,17 +88,30 @@ def serve(use: Use, choice: str, device: torch.device, dtype: torch.dtype) -> Se
         ValueError: an unknown choice.
     """
     check_choice(choice)
-    reason = "asked for" if choice == "torch" else use.blocked or missing(device)
-    if reason is None and choice == "auto" and device.type != "cuda":
-        reason = "Triton's interpreter is for tests: only backend=triton takes it"
-    if reason is None and dtype != torch.float32:
-        reason = f"kernels compute in float32, not in {str(dtype).removeprefix('torch.')}"
-    if reason is None:
-        reason = _module(use.operation).refusal(use.rows, use.columns)
-    if reason is None and device.type == "cuda":
+    if choice == "torch":
+        return Served(use, "torch", "asked for")
+    if reason := missing(device):
+        return Served(use, "torch", reason, fault=True)
+    if choice == "auto" and device.type != "cuda":
+        return Served(use, "torch", "auto does not take Triton's interpreter, which is for tests")
+    if dtype != torch.float32:
+        name = str(dtype).removeprefix("torch.")
+        return Served(use, "torch", f"kernels compute in float32, not in {name}")
+    if reason := unfit(use):
+        return Served(use, "torch", reason)
+    if device.type == "cuda":
         precision = torch.get_float32_matmul_precision()
-        reason = _wrong(use.operation, str(device), precision)
-    return Served(use, "torch" if reason else "triton", reason or "")
+        if reason := _wrong(use.operation, str(device), precision):
+            return Served(use, "torch", reason, fault=True)
+    return Served(use, "triton")
+
+
+def unfit(use: Use) -> str | None:
+    """Why the kernel cannot serve a use on any machine, or None; sizes only Triton itself knows."""
+    if use.blocked or importlib.util.find_spec("triton") is None:
+        return use.blocked
+    found: str | None = _module(use.operation).refusal(use.rows, use.columns)
+    return found
 
 
 def check_choice(choice: str) -> None:
@@ -150,25 +167,40 @@ def set_backend(model: nn.Module, choice: str, device: torch.device) -> tuple[Se
     """Let every layer of a model run as `choice` says; return what will run on `device`.
 
     Raises:
-        ValueError: an unknown choice, or "triton" where no kernel can serve: what each is refused
-            for.
+        ValueError: an unknown choice, or "triton" where this machine cannot run the kernels.
     """
     check_choice(choice)
     for layer in _layers(model):
         layer.backend = choice
     found = served(model, device)
-    if choice == "triton" and not any(one.backend == "triton" for one in found):
-        raise ValueError(none_served(found))
+    if choice == "triton":
+        faults = [missing(device), *(one.reason for one in found if one.fault)]
+        if reason := next(filter(None, faults), None):
+            raise ValueError(f"backend=triton cannot be had here: {reason}. {WITHOUT}")
     return found
 
 
-def none_served(found: tuple[Served, ...]) -> str:
-    """What to tell somebody who asked for kernels and can have none."""
+WITHOUT = "backend=auto takes kernels where they can run, torch elsewhere."
+
+
+def nothing_served(found: tuple[Served, ...]) -> str | None:
+    """What to tell who asked for kernels of a model that can use none, or None if it can."""
+    if any(one.backend == "triton" for one in found):
+        return None
     if not found:
-        why = f"none of its operations has a kernel (there are: {', '.join(KERNELS)})"
+        why = f"none of its operations has one (there are: {', '.join(KERNELS)})"
     else:
         why = "; ".join(f"{one.use.operation}: {one.reason}" for one in found)
-    return f"backend=triton: nothing of this model can run in a Triton kernel: {why}. Use auto."
+    return f"backend=triton: no kernel can serve this model: {why}. {WITHOUT}"
+
+
+def refusals(found: tuple[Served, ...], choice: str) -> list[str]:
+    """Remarks for a run that asked for kernels and has torch in some places."""
+    if choice != "triton":
+        return []
+    if not found:
+        return ["backend=triton: nothing of this model has a kernel: torch runs it"]
+    return [f"backend=triton: {one}" for one in found if one.backend == "torch"]
 
 
 def served(model: nn.Module, device: torch.device) -> tuple[Served, ...]:
@@ -190,9 +222,17 @@ def _layers(model: nn.Module) -> Iterator[Layer]:
 
 
 def facts(found: tuple[Served, ...]) -> dict[str, str]:
-    """What to log of a run: `backend`, and one entry for each operation with its reasons."""
-    backends = sorted({one.backend for one in found}) or ["torch"]
-    told: dict[str, list[str]] = {}
+    """What to log of a run: `backend`, and for each operation the sizes and why not a kernel."""
+    told: dict[str, dict[tuple[str, str], list[str]]] = {}
     for one in found:
-        told.setdefault(f"backend_{one.use.operation}", []).append(str(one).partition(" ")[2])
-    return {"backend": "+".join(backends)} | {name: "; ".join(t) for name, t in told.items()}
+        sizes = told.setdefault(one.use.operation, {}).setdefault((one.backend, one.reason), [])
+        sizes.append(f"{one.use.rows}x{one.use.columns}")
+    said = {
+        f"backend_{operation}": "; ".join(
+            f"{backend}: {', '.join(sizes)}" + (f" ({reason})" if reason else "")
+            for (backend, reason), sizes in kinds.items()
+        )
+        for operation, kinds in told.items()
+    }
+    backends = sorted({one.backend for one in found}) or ["torch"]
+    return {"backend": "+".join(backends), **said}

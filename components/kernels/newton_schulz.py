@@ -319,15 +319,22 @@ def _scratch(s0: Tensor, programs: int, launch: Launch, *, dual: bool = False) -
     return [s0.new_empty(programs * n, dtype=kind) for n, kind in sizes]
 
 
-def self_check(device: torch.device) -> tuple[float, float]:
-    """Compare outputs and all gradients with torch's form on a small case.
+def self_check(
+    device: torch.device, sizes: tuple[int, ...] = (2, 20, 24, 19, 17, 18)
+) -> tuple[float, float]:
+    """Compare outputs and all gradients with torch's form in float64 on a small case.
+
+    Args:
+        device: where.
+        sizes: of the batch, rows, columns, sources, writes, tokens; by default some of all that
+            makes a difference: two programs, two tiles, no powers of two.
 
     Returns:
         The largest relative error of them, and what is allowed.
     """
     kind = products(device)
     stream = torch.Generator().manual_seed(0)
-    p, o, i, s, w, n = 2, 20, 24, 19, 17, 18
+    p, o, i, s, w, n = sizes
     shapes = ((p, o, i), (p, s, o), (p, s, i), (p, w), (p, w, s), (p, n, w), (p, w), (p, n, i))
     given = [torch.randn(shape, generator=stream).to(device) for shape in shapes]
     schedule: Schedule = ((1.5, -0.5, 0.0), (3.4445, -4.775, 2.0315))

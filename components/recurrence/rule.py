@@ -53,4 +53,4 @@ class Rule:
     read_before: bool = False
     linear_inside: bool = False
     plain: str | None = None
-    backend: str = "auto"
+    backend: str = "torch"

@@ -118,7 +118,7 @@ class OrthogonalWrite:
         us: Weights,
         zs: Weights,
         carried: Carried,
-        backend: str = "auto",
+        backend: str = "torch",
     ) -> None:
         self.ns, self.w, self.us, self.zs, self.carried = ns, w, us, zs, carried
         self.backend = backend

@@ -1,0 +1,69 @@
+"""Whether the cells of a study can use the kernels that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ablate.components.kernels.backend import (
+    KERNELS,
+    WITHOUT,
+    Layer,
+    Use,
+    interpreted,
+    unfit,
+)
+from ablate.errors import UserError
+from ablate.study.cells import Cell
+from ablate.study.schema import Resources
+from ablate.trial.build import build_model
+from ablate.trial.space import Model
+
+KEY = "resources.backend"
+SAID = 3
+
+
+def check_backend(
+    cells: Sequence[Cell], resources: Resources, file: str, *, allow: Iterable[str] = ()
+) -> list[str]:
+    """Refuse ``backend: triton`` where no cell can use a kernel; name the cells that cannot.
+
+    Whether the machines of a cluster have GPUs is not known here: each trial looks again.
+
+    Raises:
+        UserError: no trial has a GPU, or no operation of any cell has a kernel that serves it.
+    """
+    if resources.backend != "triton":
+        return []
+    if not resources.gpus and not interpreted():
+        raise UserError(
+            f"{file}: {KEY} is triton, but a trial has no GPU (resources.gpus is 0), and kernels "
+            f"need one. {WITHOUT}"
+        )
+    refused = {cell.label: _refused(cell.config.get("model"), allow) for cell in cells}
+    without = {label: reason for label, reason in refused.items() if reason is not None}
+    if len(without) == len(cells):
+        reasons = "; ".join(dict.fromkeys(without.values()))
+        raise UserError(f"{file}: {KEY} is triton, but no cell can use a kernel: {reasons}.")
+    if not without:
+        return []
+    names = ", ".join(list(without)[:SAID]) + (", ..." if len(without) > SAID else "")
+    some = "1 cell uses" if len(without) == 1 else f"{len(without)} cells use"
+    return [f"{KEY} is triton, but {some} no kernel and run in torch: {names}"]
+
+
+def _refused(model: Model | None, allow: Iterable[str]) -> str | None:
+    """Why no kernel serves a model, or None if one does."""
+    if model is None:
+        return "the task brings its own learner"
+    uses = uses_of(model, allow=allow)
+    if not uses:
+        return f"no operation has one (there are: {', '.join(KERNELS)})"
+    reasons = [unfit(use) for use in uses]
+    return None if None in reasons else "; ".join(filter(None, dict.fromkeys(reasons)))
+
+
+def uses_of(model: Model, *, allow: Iterable[str] = ()) -> tuple[Use, ...]:
+    """The operations of a resolved model that have kernels, each once."""
+    built = build_model(model, 2, seed=0, device="meta", allow=allow)
+    layers = (module for module in built.modules() if isinstance(module, Layer))
+    return tuple(dict.fromkeys(use for layer in layers for use in layer.operations()))
