@@ -7,6 +7,7 @@ own coefficients, so it is the same kernels once for each layer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.kernels import read_kernels, scan_kernels
+from ablate.components.kernels.newton_schulz import ALLOWED
 from ablate.components.kernels.products import Products, products
+from ablate.components.recurrence import fast_weight as plain
+from ablate.components.recurrence.fast_weight import ROWS
+from ablate.components.recurrence.lanes import as_lanes, as_rows
 
 WARPS = 8
 
@@ -51,6 +56,12 @@ class Launch:
             16 if width > 64 else 32,
             kind,
         )
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that it takes at most, by what compilers made of it."""
+        factors = self.tokens + self.sources + self.block
+        return (self.tokens * self.sources + factors * self.block) * self.products.bytes
 
     @property
     def how(self) -> tuple[tl.dtype, str]:
@@ -118,52 +129,78 @@ def scan_weight(
     return us, starts, end
 
 
+def refusal(rows: int, cols: int) -> str | None:
+    """Why the kernels cannot serve matrices of this size: they take them in blocks, so never."""
+    return None
+
+
 def _empty(like: Tensor, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _back(grads: tuple[Tensor | None, ...], inputs: tuple[Tensor | None, ...]) -> list[Any]:
+def _whole(inputs: tuple[Any, ...]) -> list[Any]:
+    return [x.contiguous() if isinstance(x, Tensor) else x for x in inputs]
+
+
+def _typed(made: tuple[Tensor | None, ...], inputs: list[Any]) -> tuple[Tensor | None, ...]:
     """Gradients in the inputs' types."""
-    return [
+    return tuple(
         None if grad is None or x is None else grad.to(x.dtype)
-        for grad, x in zip(grads, inputs, strict=True)
-    ]
+        for grad, x in zip(made, inputs, strict=True)
+    )
 
 
 class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
+    def forward(*given: Any) -> Tensor:
         *tensors, kind = given
-        z, state, zs, us, share, read = inputs = tuple(x.contiguous() for x in tensors)
+        z, state, zs, us, share, read = _whole(tuple(tensors))
         p, n, cols = z.shape
         s, rows = us.shape[1:]
         launch = Launch.of(n, s, max(rows, cols), kind)
         y = _empty(z, p, n, rows)
         tokens, _, width = launch.blocks(n, s, rows)
         read_kernels.forward_kernel[(p, tokens, width)](
-            *inputs, y, n, s, rows, cols, state.shape[1],
+            z, state, zs, us, share, read, y, n, s, rows, cols, state.shape[1],
             launch.tokens, launch.sources, launch.block, *launch.how, num_warps=WARPS, num_stages=1,
         )  # fmt: skip
-        ctx.save_for_backward(*inputs)
-        ctx.launch = launch
         return y.to(z.dtype)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:-1])
+        ctx.kind = inputs[-1]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (*ROWS, 0))
+        (y,), (at,) = as_lanes(info, (_Read.apply(*flat),), (0,))  # type: ignore[no-untyped-call]
+        return y, at
+
+    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        z, state, zs, us, share, read = inputs = ctx.saved_tensors
-        launch = ctx.launch
-        d_y = grads[0].contiguous()
+        slopes = _ReadBack.apply(*ctx.saved_tensors, *grads, ctx.kind)  # type: ignore[no-untyped-call]
+        return (*slopes, None)
+
+
+class _ReadBack(torch.autograd.Function):
+    """The gradient of `_Read`; a function too, so that lanes are rows here as well."""
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        *tensors, kind = given
+        *inputs, d_y = _whole(tuple(tensors))
+        z, state, zs, us, share, read = inputs
         p, n, cols = z.shape
         s, rows = us.shape[1:]
         m = state.shape[1]
+        launch = Launch.of(n, s, max(rows, cols), kind)
         tiles = (launch.tokens, launch.sources, launch.block, *launch.how)
         how = {"num_warps": WARPS, "num_stages": 1}
         tokens, sources, across = launch.blocks(n, s, cols)
         down = launch.blocks(width=rows)[2]
-        d_z, d_zs, d_us = (_empty(x, *x.shape) for x in (z, zs, us))
-        d_state, d_read, d_share = (
-            _empty(z, *shape) for shape in (state.shape, read.shape, (p, across, n, m))
-        )
+        d_z, d_state, d_zs, d_us, _, d_read = (_empty(x, *x.shape) for x in inputs)
+        d_share = _empty(z, p, across, n, m)
         read_kernels.backward_tokens_kernel[(p, tokens, across)](
             *inputs, d_y, d_z, d_share, d_read, n, s, rows, cols, m, *tiles, **how
         )
@@ -173,30 +210,27 @@ class _Read(torch.autograd.Function):
         read_kernels.backward_sources_kernel[(p, sources, across)](
             d_y, us, read, z, d_zs, n, s, rows, cols, *tiles, **how
         )
+        few = (launch.tokens, launch.block, *launch.how)
         read_kernels.backward_state_kernel[(p * m, down, across)](
-            z,
-            share,
-            d_y,
-            d_state,
-            n,
-            rows,
-            cols,
-            m,
-            launch.tokens,
-            launch.block,
-            *launch.how,
-            **how,
+            z, share, d_y, d_state, n, rows, cols, m, *few, **how
         )
-        made = (d_z, d_state, d_zs, d_us, d_share.sum(1), d_read)
-        return (*_back(made, inputs), None)
+        return _typed((d_z, d_state, d_zs, d_us, d_share.sum(1), d_read), inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (*ROWS, 0, 0))
+        return as_lanes(info, _ReadBack.apply(*flat), ROWS)  # type: ignore[no-untyped-call]
 
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
         *tensors, kind = given
-        inputs = tuple(None if x is None else x.contiguous() for x in tensors)
-        state, probes, zs, values, mix, last = inputs
+        state, probes, zs, values, mix, last = _whole(tuple(tensors))
         g, p, s, cols = zs.shape
         m, rows = state.shape[1:3]
         launch = Launch.of(1, s, max(rows, cols), kind)
@@ -206,23 +240,42 @@ class _Scan(torch.autograd.Function):
             starts, probes, zs, values, mix, last, us, g, s, rows, cols, m, _count(probes),
             launch.sources, launch.rows, launch.block, *launch.how, num_warps=WARPS, num_stages=1,
         )  # fmt: skip
-        ctx.save_for_backward(*inputs, us, starts)
-        ctx.launch = launch
-        return us.to(values.dtype), starts[:-1].to(state.dtype), starts[-1].to(state.dtype)
+        starts = starts.to(state.dtype)
+        return us.to(values.dtype), starts[:-1], starts[-1].clone()
+
+    @staticmethod
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
+        _, probes, zs, _, mix, last, ctx.kind = inputs
+        ctx.save_for_backward(probes, zs, mix, last, *output[:2])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (0, 1, 1, 1, 1, 1, 0))
+        return as_lanes(info, _Scan.apply(*flat), (1, 1, 0))  # type: ignore[no-untyped-call]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, us, starts = ctx.saved_tensors
-        state, probes, zs, values, mix, last = inputs
-        launch = ctx.launch
-        d_us, d_starts, d_end = (grad.contiguous() for grad in grads)
+        slopes = _ScanBack.apply(*ctx.saved_tensors, *grads, ctx.kind)  # type: ignore[no-untyped-call]
+        return (*slopes, None)
+
+
+class _ScanBack(torch.autograd.Function):
+    """The gradient of `_Scan`: the same turns, from the last on."""
+
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor | None, ...]:
+        *tensors, kind = given
+        probes, zs, mix, last, us, starts, d_us, d_starts, d_end = _whole(tuple(tensors))
         g, p, s, cols = zs.shape
-        m, rows = state.shape[1:3]
+        m, rows = starts.shape[2:4]
+        launch = Launch.of(1, s, max(rows, cols), kind)
         tiles = (launch.sources, launch.rows, launch.block, *launch.how)
         how = {"num_warps": WARPS, "num_stages": 1}
         down = triton.cdiv(rows, launch.rows)
         _, sources, across = launch.blocks(1, s, cols)
-        ends, errors = torch.empty_like(starts), torch.empty_like(us)
+        ends, errors = _empty(zs, g + 1, *starts.shape[1:]), _empty(zs, *us.shape)
         ends[-1] = d_end
         d_last = _empty(us, g, p, down, s, m)
         scan_kernels.backward_kernel[(p, down)](
@@ -235,9 +288,55 @@ class _Scan(torch.autograd.Function):
             ends, starts, us, errors, last, d_zs, d_probes, d_mix,
             p, s, rows, cols, m, _count(probes), *tiles, **how,
         )  # fmt: skip
-        made = (ends[0], d_probes, d_zs, -errors, d_mix.sum(2), d_last.sum(2))
-        return (*_back(made, tuple(inputs)), None)
+        made = (ends[0].clone(), d_probes, d_zs, -errors, d_mix.sum(2), d_last.sum(2))
+        return _typed(made, [starts, probes, zs, us, mix, last])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (1,) * 8 + (0, 0))
+        return as_lanes(info, _ScanBack.apply(*flat), (0, 1, 1, 1, 1, 1))  # type: ignore[no-untyped-call]
 
 
 def _count(probes: Tensor | None) -> int:
     return 0 if probes is None else probes.shape[2]
+
+
+def self_check(device: torch.device) -> tuple[float, float]:
+    """Compare outputs and all gradients with torch's form in float64 on a small case.
+
+    Returns:
+        The largest relative error of them, and what is allowed.
+    """
+    stream = torch.Generator().manual_seed(0)
+    # Two blocks of tokens, sources, rows and columns, and no powers of two.
+    p, n, s, o, i, g, m = 2, 65, 67, 70, 72, 2, 2
+    reads = ((p, n, i), (p, m, o, i), (p, s, i), (p, s, o), (p, n, m), (p, n, s))
+    scans = ((p, m, o, i), (g, p, 1, s, i), (g, p, s, i), (g, p, s, o), (g, p, m, m), (g, p, s, m))
+    errors = []
+    for shapes, tiled, known in (
+        (reads, read_weight, plain.read_weight),
+        (scans, scan_weight, plain.scan_weight),
+    ):
+        given = [torch.randn(shape, generator=stream).to(device) / 8 for shape in shapes]
+        found = _with_gradients(tiled, given)
+        true = _with_gradients(known, [x.double() for x in given])
+        errors += [
+            float((one.double() - other).norm() / other.norm())
+            for one, other in zip(found, true, strict=True)
+        ]
+    kind = products(device)
+    allowed = 0.2 if kind.kind == "bfloat16" else ALLOWED[kind.precision]
+    return max(errors, key=lambda e: (e != e, e)), allowed
+
+
+def _with_gradients(function: Callable[..., Any], given: list[Tensor]) -> list[Tensor]:
+    with torch.enable_grad():
+        inputs = [x.requires_grad_() for x in given]
+        made = function(*inputs)
+        outputs = made if isinstance(made, tuple) else (made,)
+        total = torch.stack([y.square().sum() for y in outputs]).sum()
+        return [y.detach() for y in (*outputs, *torch.autograd.grad(total, inputs))]

@@ -123,3 +123,21 @@ def test_bf16_inputs_are_read_as_fp32() -> None:
     y = tiled.read_weight(**inputs)
     assert y.dtype == torch.bfloat16
     assert apart(y, plain.read_weight(**{k: x.double() for k, x in inputs.items()})) < 4e-3
+
+
+def test_lanes_are_more_rows() -> None:
+    inputs = [x for x in scan_inputs(2, 1, 3, 4, 5, 1, 1).values() if x is not None]
+    lanes = [torch.stack([x, 2 * x]) for x in inputs]
+
+    def total(*given: Tensor) -> Tensor:
+        us, starts, end = tiled.scan_weight(*given)
+        read = tiled.read_weight(
+            given[2][0], end, given[2][1], us[1], given[5][0], us[0] @ us[1].mT
+        )
+        return read.square().sum() + starts.square().sum()
+
+    slopes = torch.func.grad(total, tuple(range(len(lanes))))
+    mapped = torch.func.vmap(slopes)(*lanes)
+    for lane in range(2):
+        for one, many in zip(slopes(*(x[lane] for x in lanes)), mapped, strict=True):
+            torch.testing.assert_close(many[lane], one)
