@@ -43,7 +43,9 @@ def run_chunked(
     `v` is what the bias compares with: values, and what it needs beside them.
     """
     halo = rule.window - 1
-    keys, values = torch.cat([state.keys, k], dim=1), torch.cat([state.values, v], dim=1)
+    keys, values = k, v
+    if halo:
+        keys, values = torch.cat([state.keys, k], dim=1), torch.cat([state.values, v], dim=1)
     gates = _without_padding(gates, halo - state.filled)
     if rule.truncated:
         gates = _inside_chunks(gates, rule.chunk, state.position)
@@ -61,7 +63,8 @@ def run_chunked(
     position = (state.position + q.shape[1]) % rule.chunk
     if position == 0:
         base = carried.weights
-    return torch.cat(outputs, dim=1), replace(
+    y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+    return y, replace(
         state,
         weights=_unflat(carried.weights, q.shape[0]),
         base=_unflat(base, q.shape[0]) if rule.chunk > 1 else (),

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.components.recurrence.lanes import as_lanes, as_rows
+from ablate.components.recurrence.lanes import as_lanes, as_rows, quick
 
 ROWS = (0,) * 6  # where the rows of the inputs of reads and writes lie
 
@@ -70,6 +70,7 @@ def scan_weight(
     return us, starts, end
 
 
+@quick
 class _Read(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -97,6 +98,7 @@ class _Read(torch.autograd.Function):
         return slopes
 
 
+@quick
 class _ReadBack(torch.autograd.Function):
     """The gradient of `_Read`; a function too, so that lanes are rows here as well."""
 
@@ -127,6 +129,7 @@ class _ReadBack(torch.autograd.Function):
         return as_lanes(info, _ReadBack.apply(*flat), ROWS)  # type: ignore[no-untyped-call]
 
 
+@quick
 class _Write(torch.autograd.Function):
     @staticmethod
     def forward(state: Tensor, zs: Tensor, us: Tensor, mix: Tensor, last: Tensor) -> Tensor:
@@ -150,6 +153,7 @@ class _Write(torch.autograd.Function):
         return slopes
 
 
+@quick
 class _WriteBack(torch.autograd.Function):
     """The gradient of `_Write`."""
 
@@ -177,23 +181,24 @@ class _WriteBack(torch.autograd.Function):
         return as_lanes(info, _WriteBack.apply(*flat), ROWS[:5])  # type: ignore[no-untyped-call]
 
 
+@quick
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
         state: Tensor, probes: Tensor | None, zs: Tensor, values: Tensor, mix: Tensor, last: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         count, (p, m, o, i) = zs.shape[0], state.shape
-        states, us = state.new_empty(count + 1, p, m, o, i), torch.empty_like(values)
+        states, us = state.new_empty(count + 1, p, m, o, i), values.neg()
         states[0] = state
-        for g, (x, u, y) in enumerate(_in_turns(states[:-1], us, states[1:])):
-            if probes is None:
-                torch.neg(values[g], out=u)
-            else:
-                torch.baddbmm(values[g], probes[g, :, 0], x[:, 0].mT, beta=-1, out=u)
-                for k in range(1, probes.shape[2]):
-                    torch.baddbmm(u, probes[g, :, k], x[:, k].mT, out=u)
-            mixed = torch.bmm(mix[g], x.flatten(2)).view(p, m * o, i)
-            torch.baddbmm(mixed, _weighted(last[g], u).mT, zs[g], out=y.view(p, m * o, i))
+        asked = [] if probes is None else [each.unbind(0) for each in probes.unbind(2)]
+        rows, flat = states.view(count + 1, p, m * o, i).unbind(0), states.flatten(3).unbind(0)
+        turns = _in_turns(us, states[:-1], zs, mix, last.unsqueeze(-1))
+        for g, (u, x, z, mixed, weight) in enumerate(turns):
+            for k, each in enumerate(asked):
+                torch.baddbmm(u, each[g], x[:, k].mT, out=u)
+            torch.bmm(mixed, flat[g], out=flat[g + 1])
+            written = (weight * u.unsqueeze(2)).view(p, -1, m * o)
+            torch.baddbmm(rows[g + 1], written.mT, z, out=rows[g + 1])
         return us, states[:-1], states[-1].clone()
 
     @staticmethod
@@ -214,6 +219,7 @@ class _Scan(torch.autograd.Function):
         return d, d_probes, d_zs, d_values, d_mix, d_last
 
 
+@quick
 class _ScanBack(torch.autograd.Function):
     """The gradient of `_Scan`: the same turns, from the last on."""
 
@@ -233,17 +239,20 @@ class _ScanBack(torch.autograd.Function):
         # Of the state after stretch g in row g + 1; of the first of all in row 0.
         ds = torch.cat([d_starts, d_end.unsqueeze(0)])
         errors, ons = d_us.clone(), zs.new_empty(*zs.shape[:3], m * o)
-        turns = list(_in_turns(ds[:-1], ds[1:], errors, ons, zs, mix, last))
-        for g, (d, after, error, on, z, mixed, weight) in reversed(list(enumerate(turns))):
-            torch.bmm(z, after.view(p, m * o, i).mT, out=on)
-            for k in range(m):
-                error.addcmul_(weight[..., k : k + 1], on[..., k * o : (k + 1) * o])
-            d = d.view(p, m, o * i)
-            torch.baddbmm(d, mixed.mT, after.view(p, m, o * i), out=d)
-            if probes is not None:
-                for k in range(probes.shape[2]):
-                    part = d[:, k].view(p, o, i)
-                    torch.baddbmm(part, error.mT, probes[g, :, k], out=part)
+        asked = [] if probes is None else [each.unbind(0) for each in probes.unbind(2)]
+        rows, flat = ds.view(count + 1, p, m * o, i).unbind(0), ds.flatten(3).unbind(0)
+        weights = [each.unbind(0) for each in last.split(1, dim=-1)]
+        parts = [each.unbind(0) for each in ons.split(o, dim=-1)]
+        turns = list(_in_turns(ds[:-1], errors, ons, zs, mix))
+        for g in reversed(range(count)):
+            d, error, on, z, mixed = turns[g]
+            torch.bmm(z, rows[g + 1].mT, out=on)
+            for weight, part in zip(weights, parts, strict=True):
+                error.addcmul_(weight[g], part[g])
+            torch.baddbmm(flat[g], mixed.mT, flat[g + 1], out=flat[g])
+            for k, each in enumerate(asked):
+                first = d[:, k]
+                torch.baddbmm(first, error.mT, each[g], out=first)
         after = ds[1:]
         d_zs = torch.matmul(_weighted(last, us), after.flatten(2, 3))
         d_mix = torch.matmul(after.flatten(3), starts.flatten(3).mT)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.components.recurrence.lanes import as_lanes, as_rows
+from ablate.components.recurrence.lanes import as_lanes, as_rows, quick
 
 
 def fold(
@@ -35,6 +35,7 @@ def fold(
     return share, read, mix, last
 
 
+@quick
 class _Fold(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -91,6 +92,7 @@ class _Fold(torch.autograd.Function):
         return slopes
 
 
+@quick
 class _FoldBack(torch.autograd.Function):
     """The gradient of `_Fold`: the recurrence from the last token on."""
 
