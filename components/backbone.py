@@ -53,6 +53,8 @@ class Backbone:
     axes: ClassVar[tuple[str, ...]] = ()
     principal: ClassVar[str | None] = None
     source: ClassVar[str] = "MIRAS section 5.4; Atlas section 5.1 and App. E (Llama macro-design)"
+    reconstructs: ClassVar[bool] = False
+    """Whether the whole row is said from its last position, not each next token from its own."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "layers", "heads", "head_dim", "conv_width"):
@@ -79,6 +81,10 @@ class Backbone:
         """The widths that a mixer is built from."""
         width = self.head_dim or self.dim // self.heads
         return Dims(model=self.dim, heads=self.heads, key=width, value=width)
+
+    def ends(self, vocab: int) -> tuple[nn.Module, nn.Module]:
+        """What is behind the blocks: a norm, and from there to logits."""
+        return RMSNorm(self.dim), nn.Linear(self.dim, vocab, bias=False)
 
     @property
     def hidden(self) -> int:

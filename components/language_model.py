@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ablate.components.backbone import Backbone, Block, RMSNorm
+from ablate.components.backbone import Backbone, Block
 from ablate.components.documents import RowStates, run_documents
 from ablate.components.state_size import tensors
 
@@ -43,8 +43,8 @@ class LanguageModel(nn.Module):
         self.backbone = backbone
         self.embedding = nn.Embedding(vocab, backbone.dim)
         self.blocks = nn.ModuleList(Block(backbone, mixer) for mixer in mixers)
-        self.norm = RMSNorm(backbone.dim)
-        self.head = nn.Linear(backbone.dim, vocab, bias=False)
+        self.reconstructs = backbone.reconstructs
+        self.norm, self.head = backbone.ends(vocab)
 
     def init_weights(self, stream: Callable[[str], torch.Generator]) -> None:
         """Draw the embeddings again where the backbone says how large they are."""

@@ -104,9 +104,25 @@ class Workshop:
             config["model"] = self._model(levels, inactive, unused)
             if not isinstance(task, MemoryTask):
                 config["train"] = self._train(levels)
+                self._check_ends(config["model"], name, task)
         config["task"] = {"name": name, "args": task_args}
         here = {key: level for key, level in levels.items() if key not in inactive}
         return Configured(identity(config, data), config, task, here, inactive, unused)
+
+    def _check_ends(self, model: Model, name: str, task: Task) -> None:
+        """Refuse a head that is not the task's kind: one that sees the answer would always win."""
+        cls: Any = target_class(model["backbone"]["_target_"], allow=self.allow)
+        wanted = getattr(task, "reconstructs", False)
+        if cls.reconstructs and not wanted:
+            raise UserError(
+                f"{self.file}: backbone {cls.__name__} says a row from its end, where it has seen "
+                f"what {name} asks it to predict; only a task of reconstruction may have it."
+            )
+        if wanted and not cls.reconstructs:
+            raise UserError(
+                f"{self.file}: {name} asks for the row that the model has read, which "
+                f"{cls.__name__} repeats token by token; set model_args.backbone: autoencoder."
+            )
 
     def changed(self, one: Configured, key: str, value: Any) -> Configured:
         """The same cell with one option of its model set to another value."""

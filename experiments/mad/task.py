@@ -96,6 +96,11 @@ class MADTask:
         self._rows(np.random.default_rng(0), 1, train=False)  # refuses sizes that do not fit
 
     @property
+    def reconstructs(self) -> bool:
+        """Whether rows are said again by an auto-encoder, and not predicted."""
+        return self.variant == "compression"
+
+    @property
     def context(self) -> int:
         """Tokens that the model reads: one less than `length` in plain and noisy recall."""
         return self.length - (self.variant in ("in_context_recall", "noisy_recall"))
@@ -166,11 +171,12 @@ class MADTask:
         Raises:
             UserError: compression with a model that does not say that it reconstructs.
         """
-        if self.variant == "compression" and not getattr(model, "reconstructs", False):
+        if self.reconstructs and not getattr(model, "reconstructs", False):
             raise UserError(
                 "task_args.variant='compression': its score says nothing about a model that sees "
                 "each token while it repeats it. It needs an auto-encoder, which says the row from "
-                "its last hidden state and has the attribute reconstructs = True; see the README."
+                "its last hidden state: model_args.backbone=autoencoder, or your own model with "
+                "the attribute reconstructs = True."
             )
         found = read_answers(model, self.data[1], batch=self.batch)
         return {

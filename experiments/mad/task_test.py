@@ -134,8 +134,20 @@ def test_compression_refuses_a_model_that_only_repeats_what_it_sees() -> None:
     class Causal(Model):
         reconstructs = False
 
-    with pytest.raises(UserError, match="auto-encoder"):
+    with pytest.raises(UserError, match=r"auto-encoder.*model_args\.backbone=autoencoder"):
         task.score(Causal(task, lambda row, task: row))
+
+
+def test_compression_alone_is_a_task_of_reconstruction() -> None:
+    assert [variant for variant in TOY if made(variant=variant).reconstructs] == ["compression"]
+
+
+def test_what_is_remembered_of_a_row_is_scored_token_by_token() -> None:
+    task = MADTask(variant="compression", test_rows=512)
+    half = task.length // 2
+    metrics = task.score(Model(task, lambda row, task: [0] * half + row[half:]))
+    # The first half scores as a guess does, one in 15; the compress token is the row's last.
+    assert metrics["val/accuracy"] == pytest.approx(0.5 + 0.5 / 15, abs=0.01)
 
 
 def test_settings_that_no_variant_has_are_refused() -> None:
