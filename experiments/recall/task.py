@@ -177,28 +177,31 @@ class RecallTask:
 
     @property
     def folder(self) -> Path | None:
-        """Where the text to train on is kept, if it has to be prepared."""
+        """Where the text to train on is kept, if it is text that has to be prepared."""
         return None if self._text is None else self._text.folder
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the text to train on is."""
+        """Whether that text is ready, and ``real`` sets are here."""
+        if self._is_real and not all(map(self._digest, self.sets)):
+            return False
         return self._text is None or self._text.is_prepared
 
     def prepare(self, progress: Callable[[int, str], None] = lambda done, what: None) -> None:
-        """Prepare the text to train on, once the sets to be scored have been found.
+        """Find ``real`` sets, then prepare the text to train on.
 
         Raises:
             UserError: the text or a set is not to be had.
             Failure: the hub did not answer, or the disk is full.
         """
-        if self._text is not None:
+        if self._is_real:
             self._sources  # noqa: B018 - is looked up, and kept
+        if self._text is not None:
             self._text.prepare(progress)
 
     def scored_tokens(self) -> int:
         """Tokens that a model reads to be scored, if it never ends a line before it has to."""
-        if self.rows == "sets" and (self.data == NEVER_SAMPLE or not self.is_prepared):
+        if self._is_real or not self.is_prepared:
             return len(self.sets) * (self.test_rows or _MANY) * (self.window + NEW_TOKENS)
         lengths = [len(one.tokens) for questions in self.asked.values() for one in questions]
         again = max(lengths) * len(lengths) if self.rows == "toy" else 0
@@ -278,12 +281,17 @@ class RecallTask:
         scored = [] if self.rows == "toy" else [self._digest(name) for name in self.sets]
         return fingerprint(args, "\n".join([*trained, *scored]).encode())
 
+    @property
+    def _is_real(self) -> bool:
+        return self.rows == "sets" and self.data == NEVER_SAMPLE
+
     def _digest(self, name: str) -> str:
-        if self.data == NEVER_SAMPLE and "_sources" not in vars(self):
+        """Hash of a set's rows; empty if it is ``real`` and not here, for which no hub is asked."""
+        if self._is_real and "_sources" not in vars(self):
             try:
                 found = published(SETS[name], CACHE, self.test_rows)
             except UserError:
-                return "not here"
+                return ""
         else:
             found = self._sources[name]
         return fingerprint({"kind": found.kind, "rows": found.rows})
@@ -306,7 +314,7 @@ class RecallTask:
     @cached_property
     def _kinds(self) -> dict[str, str]:
         """Whether what is scored of each set is real; known of ``real`` before it is here."""
-        if self.rows == "sets" and self.data == NEVER_SAMPLE:
+        if self._is_real:
             return dict.fromkeys(self.sets, REAL)
         return {name: found.kind for name, found in self._sources.items()}
 

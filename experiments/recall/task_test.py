@@ -251,11 +251,26 @@ def test_a_model_of_other_tokens_reads_the_same_questions(tmp_path: Path) -> Non
     assert again.asked["nq"][0].tokens == asked[0].tokens
 
 
-def test_real_sets_that_are_not_here_are_missed_when_they_are_needed() -> None:
+def test_real_sets_that_are_not_here_are_missed_when_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ABLATE_DATASETS", str(tmp_path / "nothing"))
     task = RecallTask(data="real", sets=("swde",), corpus="stdlib")
     assert task.metrics == ("val/contains@swde", "val/contains")
-    assert task.data_identity() != RecallTask(sets=("swde",), corpus="stdlib").data_identity()
+    assert not task.is_prepared
+    before = task.data_identity()
+    assert before != RecallTask(sets=("swde",), corpus="stdlib").data_identity()
     with pytest.raises(UserError, match="hazyresearch/based-swde-v2 .* is not available"):
         task.prepare()
     with pytest.raises(UserError, match="is not available"):
         task.score(constant("x", TextTokenizer()))
+    # Put where the cache is, they are found.
+    folder = tmp_path / "hazyresearch--based-swde-v2"
+    folder.mkdir()
+    (folder / "validation.jsonl").write_text(_sample("swde"))
+    monkeypatch.setenv("ABLATE_DATASETS", str(tmp_path))
+    assert task.is_prepared
+    assert task.data_identity() != before
+    task.prepare()
+    assert task.info()["swde_source"] == "cache hazyresearch/based-swde-v2"
+    assert set(task.score(constant("x", TextTokenizer()))) == set(task.metrics)
