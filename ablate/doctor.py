@@ -36,7 +36,8 @@ def examine() -> list[Check]:
         *(_library(name) for name in _LIBRARIES),
         _processors,
         _gpu,
-        _triton,
+        _kernels,
+        _gpu_benchmark,
         _ray,
         _home,
         _disk,
@@ -101,14 +102,31 @@ def _gpu() -> Check:
     return Check("gpu", "ok", ", ".join(names))
 
 
-def _triton() -> Check:
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return Check("kernels", "degraded", "TRITON_INTERPRET=1: Triton's interpreter, for tests")
-    from torch.utils._triton import has_triton
+def _kernels() -> Check:
+    """Whether Triton kernels run here, and each of them tried against torch."""
+    import torch
 
-    if has_triton():
-        return Check("kernels", "ok", "Triton compiles for this GPU")
-    return Check("kernels", "degraded", "no GPU for Triton: the plain torch path is used")
+    from ablate.components.kernels.backend import KERNELS, interpreted, missing, try_kernel
+
+    if interpreted():
+        return Check("kernels", "degraded", "TRITON_INTERPRET=1: Triton's interpreter, for tests")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if reason := missing(device):
+        return Check("kernels", "degraded", f"{reason}: the plain torch path is used")
+    problems = {name: try_kernel(name, device) for name in KERNELS}
+    found = [f"{name}: {problem or 'equals torch'}" for name, problem in problems.items()]
+    state = "degraded" if any(problems.values()) else "ok"
+    return Check("kernels", state, "; ".join(found))
+
+
+def _gpu_benchmark() -> Check:
+    import torch
+
+    from ablate.components.kernels.backend import missing
+
+    if torch.cuda.is_available() and missing(torch.device("cuda")) is None:
+        return Check("benchmark", "ok", "python -m benchmarks.gpu can run here")
+    return Check("benchmark", "degraded", "python -m benchmarks.gpu needs a GPU and Triton")
 
 
 def _ray() -> Check:

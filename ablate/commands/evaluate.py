@@ -35,12 +35,14 @@ class EvaluateOptions:
         newton_schulz: steps of every layer that orthogonalises; None leaves them.
         allow: packages that may hold components.
         as_json: print JSON, with all digits.
+        backend: what runs operations that have kernels.
     """
 
     tasks: str | None = None
     newton_schulz: int | None = None
     allow: Sequence[str] = ()
     as_json: bool = False
+    backend: str = "auto"
 
 
 def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOptions) -> int:
@@ -50,7 +52,7 @@ def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOpt
         UserError: anything wrong with the folder, a task or a setting; nothing is scored then.
         Failure: a damaged file.
     """
-    exported = load_model(folder, allow=options.allow)
+    exported = load_model(folder, allow=options.allow, backend=options.backend)
     facts = exported.facts
     args = _arguments(folder, facts, _names(options.tasks, facts), settings)
     tasks = {name: _checked(name, given, facts) for name, given in args.items()}

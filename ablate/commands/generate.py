@@ -32,6 +32,7 @@ class GenerateOptions:
         allow: packages that may hold components.
         verbose: say on standard error how large the state is and how fast it goes.
         as_json: print JSON at the end instead of text on the way.
+        backend: what runs operations that have kernels.
     """
 
     prompt: str
@@ -40,6 +41,7 @@ class GenerateOptions:
     allow: Sequence[str] = ()
     verbose: bool = False
     as_json: bool = False
+    backend: str = "auto"
 
 
 class Decoder:
@@ -64,7 +66,7 @@ def generate_command(folder: Path, options: GenerateOptions) -> int:
         UserError: anything wrong with the folder or an option, or a model of other tokens.
         Failure: a damaged file, or logits that are not finite.
     """
-    exported = load_model(folder, allow=options.allow)
+    exported = load_model(folder, allow=options.allow, backend=options.backend)
     tokenizer = exported.tokenizer
     if tokenizer is None:
         raise UserError(

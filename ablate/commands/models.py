@@ -14,7 +14,9 @@ from ablate.analysis.formatting import count, size
 from ablate.arguments import options, plain
 from ablate.commands.settings import parse_setting
 from ablate.commands.terminal import OK, console, print_json
+from ablate.components.kernels.backend import Served, serve
 from ablate.errors import unknown
+from ablate.study.backend import uses_of
 from ablate.trial.cost import measure_cost
 from ablate.trial.space import (
     CHOICE,
@@ -67,11 +69,21 @@ def show_command(
         "state_bytes": cost.state_bytes,
         "flops_per_token": cost.flops_per_token,
     }
+    shown["kernels"] = [str(one) for one in _served(resolved, allow)]
     if as_json:
         print_json(shown)
     else:
         _show(shown, console())
     return OK
+
+
+def _served(resolved: Model, allow: Sequence[str]) -> tuple[Served, ...]:
+    """What would run each operation that has a kernel on this machine, by `auto`."""
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    served = (serve(use, "auto", device, torch.float32) for use in uses_of(resolved, allow=allow))
+    return tuple(served)
 
 
 def components_command(
@@ -152,6 +164,8 @@ def _show(shown: dict[str, Any], out: Console) -> None:
         f"{count(shown['flops_per_token'])} FLOPs per token of training "
         f"(vocabulary {shown['vocab']}, context {shown['context']})"
     )
+    for line in shown["kernels"]:
+        out.print(f"kernel: {line}", markup=False)
 
 
 def _table(*names: str) -> Table:

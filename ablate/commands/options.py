@@ -26,6 +26,14 @@ class StaleChoice(StrEnum):
     abort = "abort"
 
 
+class BackendChoice(StrEnum):
+    """What runs operations that have Triton kernels."""
+
+    auto = "auto"
+    torch = "torch"
+    triton = "triton"
+
+
 class Format(StrEnum):
     """Formats of a report."""
 
@@ -51,6 +59,9 @@ Settings = Annotated[
         help="task=NAME, task_args.NAME, train.NAME, seed, retention=none, backbone.dim=64, ...",
         autocompletion=complete.train_settings,
     ),
+]
+Backend = Annotated[
+    BackendChoice, typer.Option(help="auto: Triton kernels on a GPU. triton: an error without.")
 ]
 ConfigDir = Annotated[
     list[Path] | None,

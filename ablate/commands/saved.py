@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from ablate.commands import complete
-from ablate.commands.options import Allow, ConfigDir, Json, Model, Quiet, Settings
+from ablate.commands.options import (
+    Allow,
+    Backend,
+    BackendChoice,
+    ConfigDir,
+    Json,
+    Model,
+    Quiet,
+    Settings,
+)
 from ablate.commands.terminal import guarded
 
 Folder = Annotated[
@@ -66,13 +75,14 @@ def evaluate(
         int | None,
         typer.Option(min=0, metavar="K", help="Newton-Schulz steps, as test-time compute."),
     ] = None,
+    backend: Backend = BackendChoice.auto,
     allow: Allow = None,
     json: Json = False,
 ) -> int:
     """Score a saved model: its own task's metrics, or those of other tasks."""
     from ablate.commands.evaluate import EvaluateOptions, evaluate_command
 
-    options = EvaluateOptions(tasks, newton_schulz, allow or [], json)
+    options = EvaluateOptions(tasks, newton_schulz, allow or [], json, backend.value)
     return evaluate_command(folder, settings or [], options)
 
 
@@ -88,6 +98,7 @@ def generate(
         int | None, typer.Option(min=1, help="Choose among the K most likely tokens.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    backend: Backend = BackendChoice.auto,
     allow: Allow = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say how large the state is, and the speed.")
@@ -99,5 +110,5 @@ def generate(
     from ablate.trial.generate import Sampling
 
     sampling = Sampling(temperature, top_k, seed)
-    options = GenerateOptions(prompt, tokens, sampling, allow or [], verbose, json)
+    options = GenerateOptions(prompt, tokens, sampling, allow or [], verbose, json, backend.value)
     return generate_command(folder, options)

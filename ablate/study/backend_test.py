@@ -10,6 +10,8 @@ import pytest
 from ablate.commands.train import make_spec
 from ablate.errors import UserError
 from ablate.study.plan import make_plan
+from ablate.trial.backend import choose
+from ablate.trial.build import build_model
 from ablate.trial.run import run_trial
 
 STUDY = """
@@ -23,8 +25,9 @@ measure: {primary: val/loss}
 SMALL = (
     "task=mqar", "task_args.tokens=8", "task_args.batch=1", "task_args.length=8",
     "task_args.pairs=1", "task_args.train_rows=1", "task_args.test_rows=1", "task_args.vocab=16",
-    "chunk=8", "newton_schulz.granularity=chunk", "backbone.dim=8", "backbone.heads=1", "backbone.layers=1", "feature_map=identity",
-    "memory=matrix", "newton_schulz.steps=1", "train.evaluations=1",
+    "chunk=8", "newton_schulz.granularity=chunk", "newton_schulz.steps=1", "feature_map=identity",
+    "backbone.dim=8", "backbone.heads=1", "backbone.layers=1", "memory=matrix",
+    "train.evaluations=1",
 )  # fmt: skip
 
 
@@ -84,3 +87,14 @@ def test_a_trial_fails_where_kernels_cannot_run(monkeypatch: pytest.MonkeyPatch)
     run_trial(spec, messages.append)
     assert messages[-1]["state"] == "failed"
     assert "backend=triton cannot be had here: kernels need a GPU" in messages[-1]["error"]
+
+
+def test_a_loaded_model_runs_in_kernels_or_says_why_not() -> None:
+    spec = make_spec("atlas", list(SMALL), config_dirs=(), allow=())
+    model = build_model(spec["config"]["model"], 16, seed=0)
+    assert choose(model, "triton", "cpu") == ["runs in newton_schulz 8x8: triton"]
+    assert choose(model, "auto", "cpu") == []
+    spec = make_spec("titans_lmm", ["task=mqar"], config_dirs=(), allow=())
+    model = build_model(spec["config"]["model"], 16, seed=0)
+    with pytest.raises(UserError, match="--backend=triton: no kernel can serve this model"):
+        choose(model, "triton", "cpu")

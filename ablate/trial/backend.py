@@ -8,8 +8,15 @@ from typing import Any
 
 import torch
 
-from ablate.components.kernels.backend import facts, refusals, served
+from ablate.components.kernels.backend import (
+    facts,
+    nothing_served,
+    refusals,
+    served,
+    set_backend,
+)
 from ablate.components.language_model import LanguageModel
+from ablate.errors import UserError
 from ablate.trial.build import build_model
 
 TORCH = facts(())
@@ -42,3 +49,19 @@ def build_for(spec: Mapping[str, Any], vocab: int, device: str) -> Built:
     )
     found = served(model, torch.device(device))
     return Built(model, facts(found), refusals(found, choice))
+
+
+def choose(model: LanguageModel, choice: str, device: str) -> list[str]:
+    """Let a model that is on `device` run as `choice` says; return what there is to note of it.
+
+    Raises:
+        UserError: kernels are asked for, and cannot run here or serve nothing of the model.
+    """
+    try:
+        found = set_backend(model, choice, torch.device(device))
+    except ValueError as error:
+        raise UserError(f"--{error}") from error
+    if choice == "triton" and (problem := nothing_served(found)):
+        raise UserError(f"--{problem}")
+    ran = [f"runs in {one}" for one in found if one.backend == "triton"]
+    return [*ran, *refusals(found, choice)]

@@ -35,6 +35,7 @@ from ablate.experiments.language.tokenizer import (
     open_tokenizer,
 )
 from ablate.experiments.language.tokenizer import FILE as TOKENIZER
+from ablate.trial.backend import choose
 from ablate.trial.build import build_model
 from ablate.trial.fingerprint import fingerprint
 
@@ -198,14 +199,16 @@ def save_model(
         raise Failure(f"--save {folder}: {error}") from error
 
 
-def load_model(folder: Path, *, allow: Iterable[str] = ()) -> Exported:
+def load_model(folder: Path, *, allow: Iterable[str] = (), backend: str = "auto") -> Exported:
     """Rebuild a model and load its weights: every tensor, each of the right shape and type.
 
     It goes to the GPU if it was trained on one and there is one here, and PyTorch gets as many
-    threads as it had then: sums come out the same.
+    threads as it had then: sums come out the same. `backend` says what runs the operations that
+    have kernels; a note of the model says what does.
 
     Raises:
-        UserError: no checkpoint there, or this code builds another model from its configuration.
+        UserError: no checkpoint there, this code builds another model from its configuration, or no
+            kernel can serve the model though ``triton`` is asked for.
         Failure: a file is damaged, or of another version.
     """
     allow = tuple(allow)
@@ -228,7 +231,9 @@ def load_model(folder: Path, *, allow: Iterable[str] = ()) -> Exported:
     if resources.get("gpus") and device == "cpu":
         notes.append("trained on a GPU, torch sees none here: on the CPU, last digits may differ")
     torch.set_num_threads(max(1, int(resources.get("cpus") or 1)))
-    return Exported(folder, facts, model.to(device).eval(), tuple(notes), tokenizer)
+    model = model.to(device).eval()
+    notes += choose(model, backend, device)
+    return Exported(folder, facts, model, tuple(notes), tokenizer)
 
 
 def _versions() -> dict[str, str]:

@@ -139,7 +139,7 @@ def test_running_out_of_memory_is_its_own_state(
     def full(*args: object, **kwargs: object) -> None:
         raise error
 
-    monkeypatch.setattr(run_module, "build_model", full)
+    monkeypatch.setattr(run_module, "build_for", full)
     assert messages(spec(corpus))[-1]["state"] == "oom"
 
 

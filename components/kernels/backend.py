@@ -21,7 +21,13 @@ from torch import Tensor, nn
 
 CHOICES = ("auto", "torch", "triton")
 # By name and not by an import, so that a kernel is loaded only where it runs.
-KERNELS = {"newton_schulz": ("ablate.components.kernels.newton_schulz", "orthogonal_sums")}
+_LINEAR = "ablate.components.kernels.fast_weight"
+KERNELS = {
+    "newton_schulz": ("ablate.components.kernels.newton_schulz", "orthogonal_sums"),
+    "read_weight": (_LINEAR, "read_weight"),
+    "write_weight": (_LINEAR, "write_weight"),
+    "scan_weight": (_LINEAR, "scan_weight"),
+}
 """Where the kernel of each operation is. Its module has `refusal(rows, columns)`, which says what
 sizes it cannot serve, and `self_check(device)`, which says how wrong it is there."""
 
@@ -145,6 +151,11 @@ def _kernel(
         return None
     found: Callable[..., Any] = getattr(_module(use.operation), KERNELS[use.operation][1])
     return found
+
+
+def try_kernel(operation: str, device: torch.device) -> str | None:
+    """Run a kernel once on a device, beside torch; what is wrong with it, or None."""
+    return _wrong(operation, str(device), torch.get_float32_matmul_precision())
 
 
 def _module(operation: str) -> Any:
