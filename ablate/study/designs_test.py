@@ -205,6 +205,19 @@ def test_zipped_blocks_move_together() -> None:
         plan({"a": [1, 2], "b": [1, 2]}, blocks=three, zip=[["a", "b"], ["long", "rows"]])
 
 
+def test_of_zipped_blocks_one_may_stay_while_another_moves() -> None:
+    blocks = {"wide": {"levels": [768, 1024, 1536]}, "deep": {"levels": [12, 24, 24]}}
+    found = plan({"a": [1, 2]}, blocks=blocks, zip=[["wide", "deep"]])
+    assert [(p.levels["wide"], p.levels["deep"]) for p in found[::2]] == [
+        (768, 12), (1024, 24), (1536, 24)
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="deep: level 24 is given twice"):
+        plan({"a": [1, 2]}, blocks=blocks)
+    blocks["wide"] = {"levels": [768, 1024, 1024]}
+    with pytest.raises(UserError, match="zip.0: the same levels of all are given twice"):
+        plan({"a": [1, 2]}, blocks=blocks, zip=[["wide", "deep"]])
+
+
 def test_a_design_is_repeated_in_every_block() -> None:
     blocks = {"task_args.corpus": {"levels": ["prose", "code"]}}
     found = plan({"a": [1, 2], "b": [1, 2]}, blocks=blocks)

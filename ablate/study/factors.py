@@ -64,16 +64,19 @@ def make_factors(design: Design, where: str) -> tuple[Factor, ...]:
     """The factors and blocks of a design, each after those that it depends on.
 
     Raises:
-        UserError: a level given twice, a condition on what is no factor or no level, or conditions
-            that lead in a circle.
+        UserError: a level given twice (but in a block that moves with others), a condition on what
+            is no factor or no level, or conditions that lead in a circle.
     """
     for key in design.blocks:
         if key in design.factors:
             raise UserError(f"{where}.blocks.{key} is also a factor: it can be one of both.")
     every = {**design.blocks, **design.factors}
+    repeated = _zipped_blocks(design, where)
     made = {
         key: Factor(
-            key, _levels(spec, f"{where}.factors.{key}"), _conditions(key, spec, every, where)
+            key,
+            _levels(spec, f"{where}.factors.{key}", repeated=key in repeated),
+            _conditions(key, spec, every, where),
         )
         for key, spec in every.items()
     }
@@ -87,11 +90,28 @@ def make_factors(design: Design, where: str) -> tuple[Factor, ...]:
     return tuple(ordered.values())
 
 
-def _levels(spec: FactorSpec, where: str) -> tuple[Scalar, ...]:
+def _zipped_blocks(design: Design, where: str) -> set[str]:
+    """Blocks that move with others: one of them may stay where it is while another moves.
+
+    Raises:
+        UserError: all of them stay.
+    """
+    found: set[str] = set()
+    for index, keys in enumerate(design.zip):
+        if len(keys) > 1 and all(key in design.blocks for key in keys):
+            found.update(keys)
+            levels = [map(canonical, design.blocks[key].levels) for key in keys]
+            rows = list(zip(*levels, strict=False))  # other lengths are refused with the units
+            if len(set(rows)) < len(rows):
+                raise UserError(f"{where}.zip.{index}: the same levels of all are given twice.")
+    return found
+
+
+def _levels(spec: FactorSpec, where: str, *, repeated: bool) -> tuple[Scalar, ...]:
     if not spec.levels:
         raise UserError(f"{where} is a range; only kind: search takes one. Give levels.")
     for index, level in enumerate(spec.levels):
-        if contains(spec.levels[:index], level):
+        if contains(spec.levels[:index], level) and not repeated:
             raise UserError(f"{where}: level {spell(level)} is given twice.")
     return tuple(spec.levels)
 
