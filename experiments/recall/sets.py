@@ -33,6 +33,7 @@ class RecallSet:
         golds: column of the answer, or of the list of answers any of which will do.
         before: what is done to the document before it is cut.
         prompt: text of a row, whose document has been cut, up to the answer.
+        largest: the window is never larger.
     """
 
     name: str
@@ -43,6 +44,7 @@ class RecallSet:
     golds: str
     before: Callable[[str], str]
     prompt: Callable[[Row], str]
+    largest: int | None = None
 
     def answers(self, row: Row) -> tuple[str, ...]:
         """The strings any of which counts as the answer."""
@@ -113,7 +115,7 @@ SETS = {
         ),
         RecallSet(
             "nq", "hazyresearch/based_nq_2048", "context", ("answers",), _ASKED, "answers",
-            _as_it_is, _nq,
+            _as_it_is, _nq, largest=2000,
         ),
         RecallSet(
             "drop", "hazyresearch/based_drop", "context", (), _ASKED, "answers",

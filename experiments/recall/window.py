@@ -40,14 +40,14 @@ def sought_in(row: Row, names: Sequence[str]) -> list[str]:
 
 
 def cut(row: Row, one: RecallSet, tokenizer: Tokenizer, size: int) -> Row | None:
-    """The row with its document cut to `size` - `ROOM` tokens, or None if the protocol drops it.
+    """The row with its document cut to a window of `size`, or None if the protocol drops it.
 
     It drops rows in which a text that is looked for has no more than one character. Where none is
     found, other answers (``alt_answers``) are tried, then the place that the row itself gives
     (``tok_pos``) if the document is too long; else the window lies around the document's last
     character, and holds half as much.
     """
-    budget = size - ROOM
+    budget = (size if one.largest is None else min(size, one.largest)) - ROOM
     document = one.before(row[one.document]).strip()
     sought = sought_in(row, one.sought)
     if any(len(text) <= 1 for text in sought):

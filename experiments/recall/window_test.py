@@ -139,6 +139,12 @@ def test_rows_with_an_answer_of_one_character_are_dropped_where_it_is_looked_for
     assert cut(pair, SETS["swde"], TextTokenizer(), 250) is None
 
 
+def test_the_window_of_nq_ends_at_two_thousand() -> None:
+    row = {"context": document(200), "question": "It is", "answers": ["Sentence 000"]}
+    assert len(cut_bytes(row, "nq", 2048)) == len(cut_bytes(row, "nq", 2000)) == 2000 - ROOM
+    assert len(cut_bytes(row, "drop", 2048)) == 2048 - ROOM
+
+
 def test_the_summary_of_a_page_goes_before_it_is_cut() -> None:
     text = f"{document(3)}\nSummary of information above... color:"
     row = {"text": text, "key": "color", "value": "Sentence"}
