@@ -121,7 +121,7 @@ def test_a_long_context_is_counted_from_short_ones_exactly(
 
     monkeypatch.setattr(cost_module, "_count_whole", counting)
     assert count_work(model, 11, 640) == whole(key, 11, 640, ())
-    assert counted == lengths
+    assert counted == (lengths if name in ("transformer", "samba") else lengths[:3])
 
 
 def test_what_is_no_square_is_counted_itself() -> None:

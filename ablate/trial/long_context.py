@@ -1,8 +1,8 @@
 """Counts of a long context from those of short ones, exactly: they are polynomials of its length.
 
 All that a model computes, writes and keeps grows in its length by whole chunks: linearly for
-memories, and as a square for attention. Three counts fix a square, and a fourth tells whether it is
-one; where it is none, nothing is said.
+memories, and as a square for attention. Three counts tell whether it is a line; if not, a fourth
+tells whether it is a square; if not, nothing is said.
 """
 
 from __future__ import annotations
@@ -36,22 +36,28 @@ def short_lengths(model: Model, context: int) -> list[int]:
 def extrapolate(
     count: Callable[[int], Sequence[int]], lengths: Sequence[int], context: int
 ) -> list[int] | None:
-    """Whole numbers at `context`, from those at `lengths`; None if they are no squares of it.
+    """Whole numbers at `context`, from those at `lengths`; None if they are no squares in it.
 
     Args:
         count: whole numbers at a length.
         lengths: four, equally far apart.
         context: a multiple of their distance away from them.
     """
-    rows = list(zip(*(count(length) for length in lengths), strict=True))
     place, rest = divmod(context - lengths[0], lengths[1] - lengths[0])
     if rest:
         return None
+    counted = [count(length) for length in lengths[:3]]
+    if any(any(_second(row)) for row in zip(*counted, strict=True)):
+        counted += [count(length) for length in lengths[3:]]
     found = []
-    for row in rows:
-        first = [b - a for a, b in zip(row, row[1:], strict=False)]
-        second = [b - a for a, b in zip(first, first[1:], strict=False)]
+    for row in zip(*counted, strict=True):
+        second = _second(row)
         if len(set(second)) != 1:
             return None
-        found.append(row[0] + place * first[0] + place * (place - 1) // 2 * second[0])
+        found.append(row[0] + place * (row[1] - row[0]) + place * (place - 1) // 2 * second[0])
     return found
+
+
+def _second(row: Sequence[int]) -> list[int]:
+    """Second differences."""
+    return [a - 2 * b + c for a, b, c in zip(row, row[1:], row[2:], strict=False)]
