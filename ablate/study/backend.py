@@ -47,8 +47,11 @@ def check_backend(
     if not without:
         return []
     names = ", ".join(list(without)[:SAID]) + (", ..." if len(without) > SAID else "")
-    some = "1 cell uses" if len(without) == 1 else f"{len(without)} cells use"
-    return [f"{KEY} is triton, but {some} no kernel and run in torch: {names}"]
+    one = len(without) == 1
+    some = (
+        "1 cell uses no kernel and runs" if one else f"{len(without)} cells use no kernel and run"
+    )
+    return [f"{KEY} is triton, but {some} in torch: {names}"]
 
 
 def _refused(model: Model | None, allow: Iterable[str]) -> str | None:

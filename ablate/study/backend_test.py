@@ -19,7 +19,7 @@ task: mqar
 task_args: {tokens: 64, batch: 2, length: 16, pairs: 2, train_rows: 4, test_rows: 2, vocab: 32}
 model: atlas
 model_args: {chunk: 4, backbone: {dim: 8, heads: 2, layers: 1}}
-design: {factors: {inner_optimizer: [muon, momentum]}}
+design: {factors: {newton_schulz.steps: [1, 0]}}
 measure: {primary: val/loss}
 """
 SMALL = (
@@ -49,7 +49,7 @@ def test_a_backend_is_no_part_of_a_cell(tmp_path: Path) -> None:
     assert [cell.id for cell in plain.cells] == [cell.id for cell in kernels.cells]
     assert plain.resources["backend"] == "auto"
     assert kernels.trials()[0]["resources"]["backend"] == "triton"
-    said = "is triton, but 1 cell uses no kernel and run in torch: inner_optimizer=momentum"
+    said = "is triton, but 1 cell uses no kernel and runs in torch: newton_schulz.steps=0"
     assert any(said in warning for warning in kernels.warnings)
     assert not any("kernel" in warning for warning in plain.warnings)
 
@@ -58,9 +58,14 @@ def test_kernels_that_no_cell_can_use_are_refused_by_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match=r"kernels\.yaml: resources\.backend is triton, but no cel"):
-        planned(tmp_path, "resources.backend=triton", "design.factors.inner_optimizer=[momentum]")
-    with pytest.raises(UserError, match=r"no operation has one \(there are: newton_schulz\)"):
-        make_spec("titans_lmm", ["task=mqar", "backend=triton"], config_dirs=(), allow=())
+        planned(
+            tmp_path,
+            "resources.backend=triton",
+            "model_args.newton_schulz.steps=0",
+            "design.factors={window: [1, 2]}",
+        )
+    with pytest.raises(UserError, match=r"no operation has one \(there are: newton_sch"):
+        make_spec("transformer", ["task=mqar", "backend=triton"], config_dirs=(), allow=())
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(UserError, match=r"a trial has no GPU \(resources\.gpus is 0\)"):
         planned(tmp_path, "resources.backend=triton")
@@ -94,7 +99,7 @@ def test_a_loaded_model_runs_in_kernels_or_says_why_not() -> None:
     model = build_model(spec["config"]["model"], 16, seed=0)
     assert choose(model, "triton", "cpu") == ["runs in newton_schulz 8x8: triton"]
     assert choose(model, "auto", "cpu") == []
-    spec = make_spec("titans_lmm", ["task=mqar"], config_dirs=(), allow=())
+    spec = make_spec("transformer", ["task=mqar"], config_dirs=(), allow=())
     model = build_model(spec["config"]["model"], 16, seed=0)
     with pytest.raises(UserError, match="--backend=triton: no kernel can serve this model"):
         choose(model, "triton", "cpu")
