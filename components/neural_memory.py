@@ -178,12 +178,24 @@ class NeuralMemory(MemoryLayer[MemoryState]):
         """The operations of this layer that have kernels."""
         memory, retention = self.memory, self.retention
         if self.newton_schulz is None:
-            return ()
+            return self._linear_operations()
         blocked = None if self.newton_schulz.steps else "there are no steps"
         if retention.shrinks or (retention.maps and retention.applied != "chunk"):
             blocked = f"{type(retention).__name__} needs the memory of every token as a matrix"
         shapes: tuple[tuple[int, int], ...] = memory.shapes  # type: ignore[assignment]
         return tuple(Use("newton_schulz", *shape, blocked) for shape in dict.fromkeys(shapes))
+
+    def _linear_operations(self) -> tuple[Use, ...]:
+        """Of a momentum that is written as it is, to memories that are kept by one gate a head."""
+        retention = self.retention
+        by_channel = retention.side is not None
+        mapped = retention.maps or retention.shrinks or self.inner_optimizer.ridge is not None
+        if by_channel or mapped:
+            return ()
+        scanned = self._plain() is not None and not retention.resets
+        shapes: tuple[tuple[int, int], ...] = self.memory.shapes  # type: ignore[assignment]
+        names = ("scan_weight" if scanned else "write_weight", "read_weight")
+        return tuple(Use(name, *shape) for name in names for shape in dict.fromkeys(shapes))
 
     def _plain(self) -> str | None:
         """Whether the errors of a stretch are the memory on keys less values, or values alone."""

@@ -305,15 +305,21 @@ def _count(probes: Tensor | None) -> int:
     return 0 if probes is None else probes.shape[2]
 
 
-def self_check(device: torch.device) -> tuple[float, float]:
+def self_check(
+    device: torch.device, sizes: tuple[int, ...] = (2, 65, 67, 70, 72, 2, 2)
+) -> tuple[float, float]:
     """Compare outputs and all gradients with torch's form in float64 on a small case.
+
+    Args:
+        device: where.
+        sizes: of the batch, tokens, sources, rows, columns, stretches and matrices; by default two
+            blocks of everything, and no powers of two.
 
     Returns:
         The largest relative error of them, and what is allowed.
     """
     stream = torch.Generator().manual_seed(0)
-    # Two blocks of tokens, sources, rows and columns, and no powers of two.
-    p, n, s, o, i, g, m = 2, 65, 67, 70, 72, 2, 2
+    p, n, s, o, i, g, m = sizes
     reads = ((p, n, i), (p, m, o, i), (p, s, i), (p, s, o), (p, n, m), (p, n, s))
     scans = ((p, m, o, i), (g, p, 1, s, i), (g, p, s, i), (g, p, s, o), (g, p, m, m), (g, p, s, m))
     errors = []

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from ablate.components.kernels import fast_weight as tiled
+from ablate.components.kernels.backend import facts, set_backend
 from ablate.components.kernels.newton_schulz_test import apart
 from ablate.components.recurrence import fast_weight as plain
+
+if TYPE_CHECKING:
+    from ablate.components.conftest import MakeLayer
 
 Inputs = dict[str, Tensor | None]
 
@@ -141,3 +145,47 @@ def test_lanes_are_more_rows() -> None:
     for lane in range(2):
         for one, many in zip(slopes(*(x[lane] for x in lanes)), mapped, strict=True):
             torch.testing.assert_close(many[lane], one)
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        pytest.param("matrix", {"scan_weight": "2x10", "read_weight": "2x10"}, id="one scan"),
+        pytest.param(
+            "mlp", {"write_weight": "6x10, 3x6", "read_weight": "6x10, 3x6"}, id="two phases"
+        ),
+    ],
+)
+def test_a_layer_with_kernels_is_the_layer(
+    make_layer: MakeLayer, memory: str, said: dict[str, str]
+) -> None:
+    """With momentum, a window over chunks, a rest of a chunk, and a state that is carried on."""
+    layer = make_layer(memory, "momentum", dtype=torch.float32)
+    stream = torch.Generator().manual_seed(2)
+    widths = (3, 3, layer.dims.value)
+    q, k, v = (torch.randn((1, 7, 2, w), generator=stream) for w in widths)
+    x = torch.randn((1, 7, 5), generator=stream)
+    found = []
+    for choice in ("torch", "triton"):
+        served = set_backend(layer, choice, torch.device("cpu"))
+        first, state = layer(q[:, :5], k[:, :5], v[:, :5], x[:, :5])
+        last, _ = layer(q[:, 5:], k[:, 5:], v[:, 5:], x[:, 5:], state)
+        y = torch.cat([first, last], 1)
+        weights = [w for w in layer.parameters() if w.requires_grad]
+        slopes = torch.autograd.grad(y.square().sum(), weights, allow_unused=True)
+        found.append([y, *(each for each in slopes if each is not None)])
+    for plainly, made in zip(*found, strict=True):
+        torch.testing.assert_close(made, plainly, rtol=2e-4, atol=2e-5)
+    kernels = {f"backend_{name}": f"triton: {sizes}" for name, sizes in said.items()}
+    assert facts(served) == {"backend": "triton", **kernels}
+
+
+def test_the_self_check_passes_here_and_finds_a_wrong_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = (1, 2, 3, 2, 3, 1, 1)
+    error, allowed = tiled.self_check(torch.device("cpu"), sizes)
+    assert error < 2e-5 < allowed
+    right = tiled.read_weight
+    monkeypatch.setattr(tiled, "read_weight", lambda *given: 1.01 * right(*given))
+    assert tiled.self_check(torch.device("cpu"), sizes)[0] > allowed

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ablate.components.kernels.backend import kernel
 from ablate.components.memory import Weights
 from ablate.components.recurrence.channels import BothWrite, ChannelWrite
 from ablate.components.recurrence.coefficients import (
@@ -160,7 +161,9 @@ def _scan(rule: Rule, x: Stretches, carried: Carried) -> tuple[Tensor, Tensor, T
         keys = x.keep.unsqueeze(-1) * x.keys if rule.decayed else x.keys
         probes = keys.unsqueeze(2)
     (state,) = carried.states()
-    return scan_weight(state, probes, x.keys, values, x.weights.mix, x.weights.last)
+    form = kernel("scan_weight", rule.backend, state) or scan_weight
+    us, starts, end = form(state, probes, x.keys, values, x.weights.mix, x.weights.last)
+    return us, starts, end
 
 
 def _side_by_side(parts: list[Weights]) -> Weights:
@@ -227,7 +230,7 @@ def _linear_write(
     rule: Rule, x: Stretches, us: Weights, zs: Weights, carried: Carried
 ) -> LinearWrite | ChannelWrite | BothWrite:
     if isinstance(x.weights, Folded):
-        return LinearWrite(x.weights, us, zs, carried.states())
+        return LinearWrite(x.weights, us, zs, carried.states(), rule.backend)
     assert isinstance(x.weights, LinearWeights)
     assert x.kernel is not None
     if rule.side == "both":

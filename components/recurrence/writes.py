@@ -89,16 +89,22 @@ class LinearWrite:
     us: Weights
     zs: Weights
     states: Weights
+    backend: str = "torch"
 
     def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """Each token's share of the states on z, less sum_i read[n, i] u_i (z_i . z)."""
-        w = self.w
-        return read_weight(z, self.states[j], self.zs[j], self.us[j], w.share, w.read)
+        w, state = self.w, self.states[j]
+        form = kernel("read_weight", self.backend, state) or read_weight
+        y: Tensor = form(z, state, self.zs[j], self.us[j], w.share, w.read)
+        return y
 
     def end(self) -> Carried:
         """The same sums with the last token's weights, as matrices."""
-        made = zip(self.states, self.zs, self.us, strict=True)
-        return Carried.of(tuple(write_weight(*each, self.w.mix, self.w.last) for each in made))
+        made = []
+        for each in zip(self.states, self.zs, self.us, strict=True):
+            form = kernel("write_weight", self.backend, each[0]) or write_weight
+            made.append(form(*each, self.w.mix, self.w.last))
+        return Carried.of(tuple(made))
 
     def every(self, j: int) -> Tensor:
         """Fast weight j after every token, p n o i."""
