@@ -42,27 +42,53 @@ CACHED = 2**16  # numbers in a batch of matrices that stays in a processor's cac
 
 
 def _iterate(x: Tensor, schedule: Schedule) -> Tensor:
+    """Every step of `x`, which is written over; its numbers stay in a cache."""
+    gram, poly = _squares(x, 2)
+    other = torch.empty_like(x)
     for a, b, c in schedule:
-        gram = torch.bmm(x, x.mT)
-        poly = torch.baddbmm(gram, gram, gram, beta=b, alpha=c) if c else b * gram
-        x = torch.baddbmm(x, poly, x, beta=a)
+        torch.bmm(x, x.mT, out=gram)
+        _polynomial(gram, a, b, c, poly)
+        torch.bmm(poly, x, out=other)
+        x, other = other, x
     return x
 
 
 def _iterate_dual(x: Tensor, d: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
-    """`_iterate` at x, and its derivative in direction d, by carrying both through the loop."""
+    """`_iterate` at x, and its derivative in direction d, by carrying both through the loop.
+
+    Both are written over. With A' = C + C^T and C = d X^T, the derivative of the polynomial in A is
+    M + M^T for M = b C + c A A'.
+    """
+    gram, poly, cross, slope = _squares(x, 4)
+    other, turned = torch.empty_like(x), torch.empty_like(d)
     for a, b, c in schedule:
-        gram, cross = torch.bmm(x, x.mT), torch.bmm(d, x.mT)
-        d_gram = cross + cross.mT
+        torch.bmm(x, x.mT, out=gram)
+        torch.bmm(d, x.mT, out=cross)
+        torch.add(cross, cross.mT, out=slope)
         if c:
-            poly = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-            product = torch.bmm(gram, d_gram)
-            d_poly = torch.add(product, product.mT).mul_(c).add_(d_gram, alpha=b)
+            torch.baddbmm(cross, gram, slope, beta=b, alpha=c, out=cross)
+            torch.add(cross, cross.mT, out=slope)
         else:
-            poly, d_poly = b * gram, b * d_gram
-        d = torch.baddbmm(torch.baddbmm(d, poly, d, beta=a), d_poly, x)
-        x = torch.baddbmm(x, poly, x, beta=a)
+            slope.mul_(b)
+        _polynomial(gram, a, b, c, poly)
+        torch.bmm(poly, d, out=turned)
+        torch.baddbmm(turned, slope, x, out=turned)
+        torch.bmm(poly, x, out=other)
+        x, other, d, turned = other, x, turned, d
     return x, d
+
+
+def _squares(x: Tensor, count: int) -> list[Tensor]:
+    return [x.new_empty(*x.shape[:2], x.shape[1]) for _ in range(count)]
+
+
+def _polynomial(gram: Tensor, a: float, b: float, c: float, out: Tensor) -> None:
+    """a I + b A + c A^2: with a on the diagonal, no product has to begin from a copy of X."""
+    if c:
+        torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=out)
+    else:
+        torch.mul(gram, b, out=out)
+    out.diagonal(dim1=1, dim2=2).add_(a)
 
 
 def _in_cache(of: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -100,7 +126,7 @@ def derivative(
     done, slopes = [], []
     for x, n, d in _in_cache(flat, _norms(flat), direction.reshape(flat.shape)):
         scale = n + eps
-        made, d = _iterate_dual(x / scale, d, schedule)
+        made, d = _iterate_dual(x / scale, d.clone(), schedule)
         # The norm's own share; a zero matrix has none, and its norm no derivative.
         along = (d * x).sum((1, 2), keepdim=True) / (scale * n).masked_fill(n == 0, torch.inf)
         done.append(made)
@@ -128,7 +154,31 @@ class _Orthogonalise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (s,) = ctx.saved_tensors
-        return derivative(s, grads[0], ctx.schedule, ctx.eps)[1], None, None
+        d: Tensor = _Slope.apply(s, grads[0], ctx.schedule, ctx.eps)  # type: ignore[no-untyped-call]
+        return d, None, None
+
+
+class _Slope(torch.autograd.Function):
+    """The gradient of `_Orthogonalise`; a function too, so that lanes are rows here as well."""
+
+    @staticmethod
+    def forward(s: Tensor, d: Tensor, schedule: Schedule, eps: float) -> Tensor:
+        return derivative(s, d, schedule, eps)[1]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], s: Tensor, d: Tensor, schedule: Schedule, eps: float
+    ) -> tuple[Tensor, int]:
+        lanes = [
+            x.expand(info.batch_size, *x.shape) if at is None else x.movedim(at, 0)
+            for x, at in zip((s, d), in_dims[:2], strict=True)
+        ]
+        out: Tensor = _Slope.apply(*lanes, schedule, eps)  # type: ignore[no-untyped-call]
+        return out, 0
 
 
 def orthogonalise(

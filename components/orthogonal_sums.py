@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.newton_schulz import Schedule, derivative, iterate
+from ablate.components.recurrence.lanes import as_lanes, as_rows
 
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 WORTH = 1.5  # a basis is made where it is so much narrower than the features
@@ -79,27 +80,42 @@ class _Sums(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, tuple[int, int]]:
-        *tensors, schedule, eps = inputs
-        lanes = [
-            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(tensors, in_dims[: len(tensors)], strict=True)
-        ]
-        flat = [x.flatten(0, 1) for x in lanes]
-        out = _Sums.apply(*flat, schedule, eps)  # type: ignore[no-untyped-call]  # torch's own
-        return tuple(y.unflatten(0, lanes[0].shape[:2]) for y in out), (0, 0)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (0,) * len(inputs))
+        return as_lanes(info, _Sums.apply(*flat), (0, 0))  # type: ignore[no-untyped-call]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        s0, u, z, carry, read, write, end, right = ctx.saved_tensors
-        d_y, d_last = grads
+        given = (*ctx.saved_tensors, *grads, ctx.schedule, ctx.eps)
+        slopes: tuple[Tensor, ...] = _SumsBack.apply(*given)  # type: ignore[no-untyped-call]
+        return (*slopes, None, None)
+
+
+class _SumsBack(torch.autograd.Function):
+    """The gradient of `_Sums`; a function too, so that lanes are rows here as well."""
+
+    @staticmethod
+    def forward(
+        s0: Tensor,
+        u: Tensor,
+        z: Tensor,
+        carry: Tensor,
+        read: Tensor,
+        write: Tensor,
+        end: Tensor,
+        right: Tensor,
+        d_y: Tensor,
+        d_last: Tensor,
+        schedule: Schedule,
+        eps: float,
+    ) -> tuple[Tensor, ...]:
         # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
         basis = basis_of(s0, z, right, d_last)
         s0, z, right, d_last = (onto(basis, x) for x in (s0, z, right, d_last))
         momenta = _momenta(s0, u, z, carry, read)
-        d_made = end[:, :, None, None] * d_last.unsqueeze(1)
-        d_made = d_made + _outer(write, d_y, right)
-        made, h = derivative(momenta, d_made, ctx.schedule, ctx.eps)
+        d_made = _outer(write, d_y, right)
+        d_made.addcmul_(end[:, :, None, None], d_last.unsqueeze(1))
+        made, h = derivative(momenta, d_made, schedule, eps)
         on_right = torch.bmm(right, made.flatten(1, 2).mT).unflatten(-1, made.shape[1:3])
         d_write = (on_right * d_y.unsqueeze(2)).sum(-1)  # p n w
         d_end = (made * d_last.unsqueeze(1)).sum((-2, -1))
@@ -112,7 +128,16 @@ class _Sums(torch.autograd.Function):
         d_u = (read.mT.unsqueeze(-1) * on_z).sum(2)
         d_z = torch.bmm((read.mT.unsqueeze(-1) * u.unsqueeze(2)).flatten(2), h.flatten(1, 2))
         d_s0, d_z, d_right = (back(basis, x) for x in (d_s0, d_z, d_right))
-        return d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_right, None, None
+        return d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_right
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (0,) * len(inputs))
+        return as_lanes(info, _SumsBack.apply(*flat), (0,) * 8)  # type: ignore[no-untyped-call]
 
 
 def basis_of(*rows: Tensor) -> Tensor | None:
@@ -143,4 +168,4 @@ def _outer(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 def _momenta(s0: Tensor, u: Tensor, z: Tensor, carry: Tensor, read: Tensor) -> Tensor:
     """S_w, p w o i."""
-    return torch.addcmul(_outer(read.mT, u, z), carry[..., None, None], s0.unsqueeze(1))
+    return _outer(read.mT, u, z).addcmul_(carry[..., None, None], s0.unsqueeze(1))
