@@ -35,6 +35,13 @@ def test_perplexities_of_atlas_table_6_are_means_of_table_2_and_no_muon_is_omega
     assert without["ppl"] < atlas["ppl"] < six.row("+ attention (MAL)").values["ppl"]
 
 
+def test_averages_of_atlas_table_5_add_up_and_attention_is_best_in_every_column() -> None:
+    assert found("atlas/table5") == {}
+    first, *others = load_published("atlas/table5").rows
+    assert first.name == "Transformer"
+    assert all(first.values[key] > row.values[key] for row in others for key in first.values)
+
+
 def test_averages_of_miras_table_3() -> None:
     assert found("miras/table3") == {
         ("Moneta", "", "average"): (93.5, 93.31),
