@@ -24,8 +24,10 @@ PUBLISHED = {
 }
 """Corpora of the papers, with the configuration that is read where none is named."""
 SAMPLE_FILE = Path(__file__).with_name("sample.jsonl")
-TABLE_ENDS = (".parquet", ".jsonl", ".ndjson", ".arrow", ".json.gz", ".json.zst")
-TABLE_ENDS += (".jsonl.gz", ".jsonl.zst")
+TABLE_ENDS: tuple[str, ...] = (
+    *(".parquet", ".jsonl", ".ndjson", ".arrow"),
+    *(".json.gz", ".json.zst", ".jsonl.gz", ".jsonl.zst"),
+)
 HELD_OUT = {True: 0.005, False: 0.1}
 """Share of the documents that is held out, of a large corpus and of a small one."""
 LARGE = 10**9
