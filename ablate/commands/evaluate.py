@@ -24,6 +24,8 @@ _ALL = "task_args"
 EVALUATIONS = "evaluations.jsonl"
 """In the folder of a model: one line for each time it was scored, as ``--json`` prints it."""
 _ERROR = "_stderr"
+_TRAINED_ON = "text_"
+"""Facts about what a task would train on, which says nothing of a saved model, are not shown."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def _show(found: dict[str, Any], notes: Sequence[str], out: Console) -> None:
     for name, one in found.items():
         out.print(f"{name}, data {one['data']}", style="bold", markup=False)
         for fact, text in one["info"].items():
-            if isinstance(text, str):
+            if isinstance(text, str) and not fact.startswith(_TRAINED_ON):
                 out.print(f"  {fact}: {text}", markup=False, soft_wrap=True)
         metrics = one["metrics"]
         errors = {key: name for key in metrics if (name := _error_of(key)) in metrics}

@@ -145,7 +145,7 @@ class CommonsenseTask:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what `score` gives: lm-eval's, each with its standard error."""
-        names = []
+        names: list[str] = []
         for name in self.sets:
             for metric in SETS[name].metrics:
                 names += self._named(name, metric)
