@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import triton
@@ -338,9 +338,10 @@ def self_check(
     shapes = ((p, o, i), (p, s, o), (p, s, i), (p, w), (p, w, s), (p, n, w), (p, w), (p, n, i))
     given = [torch.randn(shape, generator=stream).to(device) for shape in shapes]
     schedule: Schedule = ((1.5, -0.5, 0.0), (3.4445, -4.775, 2.0315))
+    inputs = cast(Inputs, tuple(given))
     with torch.no_grad():
-        y, end = sums(tuple(given), schedule, 1e-7)
-        made = (y, end, *gradients(tuple(given), y, end, schedule, 1e-7))
+        y, end = sums(inputs, schedule, 1e-7)
+        made = (y, end, *gradients(inputs, y, end, schedule, 1e-7))
     with torch.enable_grad():
         wide = [x.double().requires_grad_() for x in given]
         true = torch_sums(*wide, schedule=schedule, eps=1e-7)
