@@ -63,6 +63,7 @@ class OnlineMemoryTask:
         "final/log10_loss",
         "final/rate",
         "train/loss",
+        "train/log10_loss",
     )
 
     def __post_init__(self) -> None:
@@ -100,9 +101,9 @@ class OnlineMemoryTask:
     ) -> None:
         """Learn one sequence in each lane, and report its mean loss over the last 128 positions.
 
-        `REPORTS` rows, evenly spaced, hold ``train/loss``; the last one also ``final/loss``, the
-        same number, ``final/log10_loss``, and ``final/rate``, the step size. A memory that diverges
-        reports what it got, and stops there.
+        `REPORTS` rows, evenly spaced, hold ``train/loss`` and its logarithm ``train/log10_loss``;
+        the last one has both also as ``final/``, and ``final/rate``, the step size. A memory that
+        diverges reports what it got, and stops there.
 
         Args:
             lanes: tasks of this one's `pack_key`.
@@ -165,7 +166,11 @@ def _chosen(lanes: Sequence[OnlineMemoryTask], draws: Sequence[Draws]) -> list[f
     if wanted:
         held_out = [draws[0](number + 1) for number in range(HELD_OUT)]
         tried = [(task, rate, draw) for task in wanted for rate in task.rates for draw in held_out]
-        curves = _Curves(*([part[n] for part in tried] for n in (0, 2, 1)))
+        curves = _Curves(
+            [task for task, _, _ in tried],
+            [draw for _, _, draw in tried],
+            [rate for _, rate, _ in tried],
+        )
         curves.advance(lanes[0].length)
         finals = [running_mean(losses, lanes[0].length) for losses in curves.losses]
         for task in wanted:
@@ -186,9 +191,9 @@ def _or_inf(loss: float) -> float:
 
 
 def _row(step: int, mean: float, rate: float, seconds: float, *, ended: bool) -> Row:
-    metrics = {"train/loss": mean}
+    log = math.log10(max(mean, FLOOR)) if math.isfinite(mean) else mean
+    metrics = {"train/loss": mean, "train/log10_loss": log}
     if ended:
-        log = math.log10(max(mean, FLOOR)) if math.isfinite(mean) else mean
         metrics |= {"final/loss": mean, "final/log10_loss": log, "final/rate": rate}
     return Row(step, step, seconds, metrics)
 

@@ -72,7 +72,7 @@ def test_the_loss_is_noted_before_each_write_and_averaged() -> None:
         math.log10(np.mean(losses[-128:])), abs=1e-4
     )
     assert finals(rows)["final/rate"] == 0.5
-    assert all(set(row.metrics) == {"train/loss"} for row in rows[:-1])
+    assert all(set(row.metrics) == {"train/loss", "train/log10_loss"} for row in rows[:-1])
 
 
 def test_lanes_of_all_targets_report_what_each_reports_alone() -> None:
