@@ -111,8 +111,17 @@ def is_offline() -> bool:
 
 def datasets_folder() -> Path:
     """Where data sets are looked for first: ``$ABLATE_DATASETS``, else in Ablate's home."""
-    given = os.environ.get("ABLATE_DATASETS")
-    return Path(given).expanduser().absolute() if given else home() / "datasets"
+    return _shared("ABLATE_DATASETS", "datasets")
+
+
+def corpora_folder() -> Path:
+    """Where packed text is kept: ``$ABLATE_CORPORA``, else in Ablate's home."""
+    return _shared("ABLATE_CORPORA", "corpora")
+
+
+def _shared(variable: str, name: str) -> Path:
+    given = os.environ.get(variable)
+    return Path(given).expanduser().absolute() if given else home() / name
 
 
 def open_rows(

@@ -30,6 +30,7 @@ class Constant(nn.Module):
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ABLATE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("ABLATE_CORPORA", raising=False)
     return tmp_path / "home"
 
 
@@ -172,6 +173,17 @@ def test_a_file_that_changes_is_prepared_again(folder: Path) -> None:
     assert not task.is_prepared
     task.prepare()
     assert task.data_identity() != before
+
+
+def test_packed_text_can_be_kept_on_a_shared_disk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ABLATE_CORPORA", str(tmp_path / "shared"))
+    task = make(folder)
+    assert task.folder is not None
+    assert task.folder.parent == tmp_path / "shared"
+    monkeypatch.setenv("ABLATE_HOME", str(tmp_path / "elsewhere"))
+    assert LanguageTask(corpus=str(folder), context=16).is_prepared
 
 
 def test_the_sample_is_said_to_be_one() -> None:

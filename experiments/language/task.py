@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from ablate.components.newton_schulz import NewtonSchulz, set_steps
 from ablate.errors import UserError
+from ablate.experiments.hub import corpora_folder
 from ablate.experiments.language.corpus import load_corpus
 from ablate.experiments.language.data import Data, HeldOut, PackedData, RawData
 from ablate.experiments.language.packing import build
@@ -34,7 +35,6 @@ from ablate.experiments.language.tokenizer import (
     vocab_of,
 )
 from ablate.experiments.task import UNSCORED, Batch
-from ablate.home import home
 
 SHORTEST_CONTEXT = 8
 BYTES_PER_TOKEN = 4
@@ -148,7 +148,7 @@ class LanguageTask:
         key = [FORMAT, self.corpus, declared_key(self.corpus), tokenizer, self.corpus_bytes]
         digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
         words = re.findall(r"[A-Za-z0-9]+", f"{Path(self.corpus).name} {self.tokenizer}")
-        return home() / "corpora" / f"{'-'.join(words)[:60]}-{digest}"
+        return corpora_folder() / f"{'-'.join(words)[:60]}-{digest}"
 
     @property
     def is_prepared(self) -> bool:
