@@ -35,7 +35,8 @@ class Case:
     side: "layer", "core" or "oracle" of Ablate, "titans-pytorch", or "fla NAME". chunk: tokens
     whose gradients share one memory, for titans-pytorch those that share their gates. base: for
     titans-pytorch, tokens whose gradients share one memory; None for all of the call's. norm:
-    M(k) = k + LN(W k) (TTT-Linear). forgets: whether the memory decays.
+    M(k) = k + LN(W k) (TTT-Linear). forgets: whether the memory decays. span: chunks between
+    states that are kept for the backward pass.
     """
 
     side: str
@@ -50,6 +51,7 @@ class Case:
     base: int | None = None
     norm: bool = False
     forgets: bool = True
+    span: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ def neural_memory(case: Case) -> NeuralMemory:
         draw: Any = getattr(module, "init_weights", None)
         if draw is not None:
             draw(lambda _: generator)
+    layer.span = case.span
     return layer
 
 

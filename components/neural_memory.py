@@ -60,6 +60,7 @@ class NeuralMemory(MemoryLayer[MemoryState]):
     """
 
     chunk: int
+    span: int | None = None  # chunks between kept states; may be set at any time, no result changes
 
     def __init__(
         self,
@@ -166,6 +167,7 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             ridge=optimizer.ridge,
             online=self._solvable(),
             plain=self._plain(),
+            span=self.span,
             side=self.retention.side or "key",
             mapped=self.retention.weights if self.retention.maps else None,
             linear_inside=self.retention.applied == "chunk",

@@ -25,6 +25,7 @@ from ablate.components.recurrence.coefficients import (
 )
 from ablate.components.recurrence.online import BLOCK
 from ablate.components.recurrence.rule import Rule
+from ablate.components.recurrence.segments import again_in_backward, kept_every, segments
 from ablate.components.recurrence.state import MemoryState, Piece, cut
 from ablate.components.recurrence.stretches import Coefficients, Stretches, advance
 from ablate.components.recurrence.writes import Carried
@@ -56,10 +57,13 @@ def run_chunked(
     base, step = _flat(state.base), state.step
     step = None if step is None else step.flatten()
     outputs = []
-    for piece in cut(q.shape[1], BLOCK if rule.online else rule.chunk, state.position):
-        x, step = _prepare(rule, piece, q, keys, values, gates, step)
-        y, base, carried = advance(rule, x, base, carried)
-        outputs.append(_joined(y, q.shape[0], piece))
+    pieces = cut(q.shape[1], BLOCK if rule.online else rule.chunk, state.position)
+    span = kept_every(rule.span, max(piece.count for piece in pieces), carried.states())
+    for piece in segments(pieces, span):
+        y, base, carried, step = again_in_backward(
+            span, _advanced, rule, piece, (q, keys, values, gates), step, base, carried
+        )
+        outputs.append(y)
     position = (state.position + q.shape[1]) % rule.chunk
     if position == 0:
         base = carried.weights
@@ -78,6 +82,19 @@ def run_chunked(
         if position and carried.kept is not None
         else None,
     )
+
+
+def _advanced(
+    rule: Rule,
+    piece: Piece,
+    given: tuple[Tensor, Tensor, Tensor, Gates],
+    step: Tensor | None,
+    base: Weights,
+    carried: Carried,
+) -> tuple[Tensor, Weights, Carried, Tensor | None]:
+    x, step = _prepare(rule, piece, *given, step)
+    y, base, carried = advance(rule, x, base, carried)
+    return _joined(y, given[0].shape[0], piece), base, carried, step
 
 
 def _flat(weights: Weights) -> Weights:

@@ -28,6 +28,8 @@ class Rule:
     starts from. ridge: of a memory that is the minimum of squared errors itself. truncated: windows
     end at their chunk's start. read_before: a token reads the memory before its own write. plain:
     of a plain matrix with squared errors ("l2") or none ("dot"), whose chunks are scanned.
+    span: chunks between the states that are kept for the backward pass, which makes the others
+    again; None by their size (see `segments`).
     backend: see `ablate.components.kernels.backend`.
     """
 
@@ -53,4 +55,5 @@ class Rule:
     read_before: bool = False
     linear_inside: bool = False
     plain: str | None = None
+    span: int | None = None
     backend: str = "torch"
