@@ -122,13 +122,13 @@ def make_spec(
     from ablate.study.backend import check_backend
     from ablate.study.cells import make_cells
     from ablate.study.configure import Workshop
-    from ablate.study.schema import validate
+    from ablate.study.schema import Measure, validate
 
     content, seed = one_trial(model, settings)
-    if content["model"] is None:
-        # Tasks that learn by themselves need not have the metric that a study has by default.
-        learner = make_task(content["task"], content["task_args"])
-        content["measure"] = {"primary": learner.metrics[0]}
+    # A task need not have the metric that a study has by default.
+    metrics = make_task(content["task"], content["task_args"]).metrics
+    if Measure().primary not in metrics:
+        content["measure"] = {"primary": metrics[0]}
     place = Path("train")
     study = validate(content, place)
     only = make_cells(Workshop(study, place.name, config_dirs, tuple(allow))).cells[0]
