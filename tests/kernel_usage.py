@@ -22,6 +22,13 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
+from ablate.components.kernels import (
+    fast_weight,
+    polynomial,
+    polynomial_kernels,
+    read_kernels,
+    scan_kernels,
+)
 from ablate.components.kernels.newton_schulz import TOKENS, launches
 from ablate.components.kernels.newton_schulz_backward import backward_kernel
 from ablate.components.kernels.newton_schulz_kernels import forward_kernel
@@ -29,6 +36,15 @@ from ablate.components.kernels.products import Products
 
 SIZES = (32, 64, 128)
 SHARED = 227 * 1024
+LINEAR = (
+    ("read", read_kernels.forward_kernel),
+    ("read", read_kernels.backward_tokens_kernel),
+    ("read", read_kernels.backward_sources_kernel),
+    ("read", read_kernels.backward_state_kernel),
+    ("scan", scan_kernels.forward_kernel),
+    ("scan", scan_kernels.backward_kernel),
+    ("scan", scan_kernels.backward_sources_kernel),
+)
 _SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
@@ -51,9 +67,13 @@ class Case:
 def cases(*, others: bool, amd: bool) -> Iterator[Case]:
     """All that is compiled: the first launch of each size, or what else may run."""
     kind = Products("bfloat16", "ieee")
+    exact = Products("float32", "ieee" if amd else "tf32x3")
     yield from newton_schulz(kind, SIZES, slice(1, None) if others else slice(1))
+    # AMD at one size, and float32 at the size that presses most: each takes half a second.
+    some = SIZES[2:] if others else SIZES[1:2] if amd else SIZES
+    yield from linear(exact if others else kind, some)
+    yield from lifted(exact if others else kind, some)
     if others:
-        exact = Products("float32", "ieee" if amd else "tf32x3")
         yield from newton_schulz(exact, SIZES[1:], slice(1))
 
 
@@ -76,6 +96,37 @@ def newton_schulz(kind: Products, sizes: tuple[int, ...], which: slice) -> Itera
                 name = f"newton_schulz.{kernel.__name__}.{size}.{kind.kind}"
                 name += f".{place}" if place else ""
                 yield Case(name, kernel, known, types, launch.warps, launch.shared)
+
+
+def linear(kind: Products, sizes: tuple[int, ...]) -> Iterator[Case]:
+    """The kernels of `components/kernels/fast_weight.py`: momentum, and chunks of 64 tokens."""
+    types = dict.fromkeys(("tokens", "sources", "stretches", "heads"), "i32")
+    for size in sizes:
+        launch = fast_weight.Launch.of(64, 127, size, kind)
+        constants = {
+            **dict.fromkeys(("rows", "cols", "inner", "width"), size), "STATES": 2, "PROBES": 1,
+            "TOKENS": launch.tokens, "SOURCES": launch.sources, "ROWS": launch.rows,
+            "BLOCK": launch.block, "DOT": kind.triton, "PRECISION": kind.precision,
+        }  # fmt: skip
+        for prefix, kernel in LINEAR:
+            known = {k: v for k, v in constants.items() if k in kernel.arg_names}
+            name = f"{prefix}.{kernel.__name__}.{size}.{kind.kind}"
+            yield Case(name, kernel, known, types, fast_weight.WARPS, launch.shared)
+
+
+def lifted(kind: Products, sizes: tuple[int, ...]) -> Iterator[Case]:
+    """The kernels of `components/kernels/polynomial.py`."""
+    for size in sizes:
+        constants = {
+            "rows": size, "WIDTH": size, "COLS": size * (size + 3) // 2 + 1, "SHIFT": 1,
+            "TOKENS": polynomial.TOKENS, "ROWS": polynomial.ROWS, "BLOCK": polynomial.BLOCK,
+            "DOT": kind.triton, "PRECISION": kind.precision,
+        }  # fmt: skip
+        for name in ("read", "write", "slope"):
+            kernel = getattr(polynomial_kernels, f"{name}_kernel")
+            label = f"polynomial.{name}_kernel.{size}.{kind.kind}"
+            said = polynomial.shared(kind)
+            yield Case(label, kernel, constants, {"tokens": "i32"}, polynomial.WARPS, said)
 
 
 def usage(case: Case, target: str) -> dict[str, int]:

@@ -18,7 +18,7 @@ SHARED = {
 }
 # Bytes of one thread at 128 rows; that may fall, never grow.
 SPILLED = {
-    "newton_schulz.backward_kernel.128.bfloat16.sm_80": 56,
+    "newton_schulz.backward_kernel.128.bfloat16.sm_80": 8,
     "newton_schulz.backward_kernel.128.bfloat16.gfx942": 360,
 }
 Found = dict[str, dict[str, int]]
@@ -47,7 +47,11 @@ def others() -> Found:
 
 def test_every_kernel_compiles_for_every_target(found: Found) -> None:
     names = {name.rpartition(".")[0] for name in found}
-    assert {f"{name}.{target}" for name in names for target in SHARED} == set(found)
+    everywhere = {f"{name}.{target}" for name in names for target in SHARED}
+    assert {name for name in everywhere - set(found) if "gfx" not in name} == set()
+    assert {name.split(".")[0] for name in found if "gfx" in name} == {
+        "newton_schulz", "polynomial", "read", "scan",
+    }  # fmt: skip
     sizes = {f"newton_schulz.{one}_kernel.{size}.bfloat16" for one in ("forward", "backward")
              for size in (32, 64, 128)}  # fmt: skip
     assert sizes <= names

@@ -67,7 +67,7 @@ def write_polynomial(
 
 def shared(kind: Products) -> int:
     """Bytes of shared memory that a program takes at most, by what compilers made of it."""
-    return (TOKENS * (ROWS + BLOCK) + ROWS * BLOCK) * kind.bytes
+    return (TOKENS * (ROWS + BLOCK) + 2 * ROWS * BLOCK) * kind.bytes
 
 
 def _shift(width: int, cols: int) -> int:
