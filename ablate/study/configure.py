@@ -87,7 +87,7 @@ class Workshop:
         # A memory that learns online is not trained, nor is a task's own learner.
         self.trains = any(not hasattr(task_class(name), "learn") for name in needs)
         self.trains &= self.needs_model
-        if self.study.train and not self.trains:
+        if self.study.train and self.needs_model and not self.trains:
             raise UserError(f"{self.file}: train: {next(iter(needs))} trains by itself.")
 
     def configure(self, levels: Levels) -> Configured:
