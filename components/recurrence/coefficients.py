@@ -159,12 +159,13 @@ def fold_states(
         again = fresh if inside else lr.unsqueeze(-1) * fresh
         scale = theta if scale is None or theta is None else scale * theta
     rows, shape = keep.shape[:-1], keep.shape
-    gates = (None if x is None else x.expand(shape).reshape(-1, shape[-1]) for x in (theta, scale))
-    windows = (
-        None if x is None else x.expand(*shape, -1).reshape(-1, *x.shape[-2:])
-        for x in (fresh, again)
-    )
-    made = fold(keep.reshape(-1, shape[-1]), *gates, *windows)
+
+    def flat(x: Tensor | None, *last: int) -> Tensor | None:
+        return None if x is None else x.expand(*shape, *last).reshape(-1, shape[-1], *last)
+
+    windows = (fresh.shape[-1],)
+    gamma = fresh.expand(*shape, *windows).reshape(-1, shape[-1], *windows)
+    made = fold(keep.reshape(-1, shape[-1]), flat(theta), flat(scale), gamma, flat(again, *windows))
     return Folded(*(part.unflatten(0, rows) for part in made))
 
 

@@ -114,22 +114,24 @@ def _scanned(
     """Linear writes: all states, then all reads."""
     rows = x.rows()
     if _is_scan(rule, x):
-        us, starts, end = _scan(rule, x, carried)
+        errors, starts, end = _scan(rule, x, carried)
         first = Carried.of((starts.flatten(0, 1),))
-        write = _linear_write(rule, rows, (us.flatten(0, 1),), (rows.keys,), first)
+        write = _linear_write(rule, rows, (errors.flatten(0, 1),), (rows.keys,), first)
         last = Carried.of((end,))
         if x.starts:
             base = (starts[-1, :, 0],)
         return _read(rule, rows, write, first.weights), base, last
-    found = []
+    gradients, inputs, found = [], [], []
     for part in x.each():
         base, carried = _opened(rule, part, base, carried)
         us, inner = _gradients(rule, part, base, carried)
-        found.append((us, inner, carried))
+        gradients.append(us)
+        inputs.append(inner)
+        found.append(carried)
         zs = (*[part.keys] * rule.memory.fronts, *inner)
         carried = _linear_write(rule, part, us, zs, carried).end()
-    us, inner = (_side_by_side([each[i] for each in found]) for i in (0, 1))
-    first = _all_carried([each[2] for each in found])
+    us, inner = _side_by_side(gradients), _side_by_side(inputs)
+    first = _all_carried(found)
     write = _linear_write(rule, rows, us, (*[rows.keys] * rule.memory.fronts, *inner), first)
     return _read(rule, rows, write, first.weights), base, carried
 
