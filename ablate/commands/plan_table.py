@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.analysis.formatting import DASH, count, duration, level, size
+from ablate.study.rates import ROUGH
 
 if TYPE_CHECKING:
     from ablate.study.plan import Cell
@@ -63,7 +64,7 @@ def _costs(cell: Cell) -> tuple[str, ...]:
         about + size(cost.state_bytes),
         about + count(cost.flops_per_token),
         DASH if cost.memory_bytes is None else "~" + size(cost.memory_bytes),
-        ("~" if cost.time_from == "estimate" else "") + duration(cost.seconds_per_trial),
+        ("~" if cost.time_from in ROUGH else "") + duration(cost.seconds_per_trial),
     )
 
 

@@ -18,6 +18,7 @@ from ablate.study.load import load_study
 from ablate.study.pilot import read_pilot
 from ablate.study.power import Power, power_of
 from ablate.study.pruning import plan_pruning, pruning_notes
+from ablate.study.rates import ROUGH
 from ablate.study.schema import Design, Study
 from ablate.study.times import with_times
 from ablate.trial.cost import Cost
@@ -106,7 +107,7 @@ class Plan:
             "hours": None if total is None else total / 3600,
             "gpu_hours": None if total is None else total / 3600 * self.resources["gpus"],
             "disk_bytes": round(self.bytes_per_trial * self.size),
-            "time_from": "estimate" if "estimate" in sources else next(iter(sources), None),
+            "time_from": next((one for one in ROUGH if one in sources), next(iter(sources), None)),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -186,6 +187,7 @@ def plan_study(
         pilot,
         study=declared.name,
         cpus=int(declared.resources.cpus),
+        gpus=declared.resources.gpus,
         allow=tuple(allow),
         probed=probe,
     )

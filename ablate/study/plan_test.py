@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablate.errors import UserError
 from ablate.study.configure import Configured, Workshop
 from ablate.study.plan import Plan, make_plan
+from ablate.study.rates import GPU_FLOPS
 from ablate.study.schema import validate
 from ablate.trial.run import run_trial
 
@@ -167,7 +169,7 @@ def test_a_level_that_changes_nothing_is_reported(tmp_path: Path) -> None:
     )
 
 
-def equal_writes(tmp_path: Path, *, probe: bool) -> Plan:
+def equal_writes(tmp_path: Path, *, probe: bool, gpus: int = 0) -> Plan:
     """A window of one token is normalised or not: the same computation."""
     content = {
         **SMALL,
@@ -177,7 +179,7 @@ def equal_writes(tmp_path: Path, *, probe: bool) -> Plan:
     }
     content["model_args"] = {**SMALL["model_args"], "window.length": 1}
     (tmp_path / "s.yaml").write_text(json.dumps(content))
-    return make_plan(tmp_path / "s.yaml", ["seeds=2"], probe=probe)
+    return make_plan(tmp_path / "s.yaml", ["seeds=2", f"resources.gpus={gpus}"], probe=probe)
 
 
 def test_what_only_looks_different_is_found_without_a_probe(tmp_path: Path) -> None:
@@ -188,6 +190,17 @@ def test_what_only_looks_different_is_found_without_a_probe(tmp_path: Path) -> N
     assert made.cells[2].warnings == ()
     assert made.cost()["time_from"] == "estimate"
     assert made.cost()["hours"] == pytest.approx(made.cost()["trial_seconds"] / 3600)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU that is here is timed")
+def test_a_gpu_that_is_not_here_is_reckoned_at_a_named_rate(tmp_path: Path) -> None:
+    made = {gpus: equal_writes(tmp_path, probe=False, gpus=gpus) for gpus in (1, 2)}
+    cost = made[1].cells[0].cost
+    assert (cost.time_from, made[1].cost()["time_from"]) == ("gpu_rate", "gpu_rate")
+    trained = (cost.flops_per_token or 0) * SMALL["task_args"]["tokens"] / GPU_FLOPS
+    # The rest is scoring, forward alone.
+    assert (cost.seconds_per_trial or 0) / trained == pytest.approx(4 / 3, rel=0.01)
+    assert made[2].cells[0].cost.seconds_per_trial == (cost.seconds_per_trial or 0) / 2
 
 
 def test_a_probe_times_each_cell_and_compares_its_first_losses(tmp_path: Path) -> None:

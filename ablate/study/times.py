@@ -8,12 +8,15 @@ import platform
 import statistics
 from typing import cast
 
+import torch
+
 from ablate.errors import UserError
 from ablate.experiments.task import SequenceTask
 from ablate.study.cells import Cell, Laid
 from ablate.study.pilot import Pilot, keep_probes
+from ablate.study.rates import GPU_FLOPS
 from ablate.trial.cost import count_work
-from ablate.trial.speed import Probe, estimate_seconds, probe, score_tokens
+from ablate.trial.speed import Probe, estimate_seconds, gpu_seconds, probe, score_tokens
 from ablate.trial.train import TrainConfig
 
 
@@ -23,11 +26,12 @@ def with_times(
     *,
     study: str,
     cpus: int,
+    gpus: float,
     allow: tuple[str, ...],
     probed: bool,
 ) -> list[Cell]:
     """The cells with the best time that there is, and with what probes say against them."""
-    clock = _Clock(laid, cpus, allow)
+    clock = _Clock(laid, cpus, gpus, allow)
     found = {cell.id: pilot.seconds.get(cell.id) for cell in laid.cells}
     source = {key: "runs" for key, value in found.items() if value is not None}
     probes = _probes(laid, pilot, study, clock) if probed else {}
@@ -43,7 +47,7 @@ def with_times(
             guess = clock.estimate(cell)
             seconds = None if guess is None else guess * scale
             if seconds is not None:
-                source[cell.id] = "estimate"
+                source[cell.id] = "gpu_rate" if clock.elsewhere else "estimate"
         cost = dataclasses.replace(
             cell.cost, seconds_per_trial=seconds, time_from=source.get(cell.id)
         )
@@ -65,8 +69,9 @@ def _scale(cells: list[Cell], found: dict[str, float | None], clock: _Clock) -> 
 class _Clock:
     """Estimates; scores each task and counts each model once."""
 
-    def __init__(self, laid: Laid, cpus: int, allow: tuple[str, ...]) -> None:
-        self.laid, self.cpus, self.allow = laid, max(1, cpus), allow
+    def __init__(self, laid: Laid, cpus: int, gpus: float, allow: tuple[str, ...]) -> None:
+        self.laid, self.cpus, self.gpus, self.allow = laid, max(1, cpus), gpus, allow
+        self.elsewhere = gpus > 0 and not torch.cuda.is_available()
         self._scored: dict[str, int] = {}
         self._estimates: dict[str, float | None] = {}
 
@@ -98,6 +103,10 @@ class _Clock:
         task = cast(SequenceTask, self.laid.tasks[cell.id])
         work = count_work(model, task.vocab, task.context, allow=self.allow)
         train = TrainConfig(**cell.config["train"])
+        if self.elsewhere:
+            return gpu_seconds(
+                work, task, train, scored=self.scored(cell), rate=GPU_FLOPS * self.gpus
+            )
         return estimate_seconds(work, task, train, scored=self.scored(cell), cpus=self.cpus)
 
 

@@ -40,8 +40,9 @@ class Cost:
         memory_bytes: about what training holds at its peak: weights, gradients, AdamW's moments
             and what the forward pass keeps for the backward one, for a whole batch.
         seconds_per_trial: how long one trial takes on this machine.
-        time_from: where that time comes from: ``runs`` in the ledger, a ``probe``, or an
-            ``estimate`` from the counts alone.
+        time_from: where that time comes from: ``runs`` in the ledger, a ``probe``, an ``estimate``
+            from the counts alone, or ``gpu_rate``, counted operations at the rate of a GPU that is
+            asked for and not here.
     """
 
     parameters: int | None = None

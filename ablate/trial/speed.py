@@ -82,6 +82,16 @@ def estimate_seconds(
     return step * _steps(task, config, scored)
 
 
+def gpu_seconds(
+    work: Work, task: SequenceTask, config: TrainConfig, *, scored: int, rate: float
+) -> float:
+    """A trial's time on GPUs that are not here: its operations at `rate` a second, nothing else.
+
+    Small matrices do not reach that rate, so for most memories the true time is longer.
+    """
+    return work.flops * task.batch / rate * _steps(task, config, scored)
+
+
 def _steps(task: SequenceTask, config: TrainConfig, scored: int) -> float:
     """All that a trial does, training and scoring, in training steps."""
     scorings = config.evaluations * scored / (task.batch * task.context)

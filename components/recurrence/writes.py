@@ -109,7 +109,7 @@ class LinearWrite:
     def every(self, j: int) -> Tensor:
         """Fast weight j after every token, p n o i."""
         parts = self.w.read.unsqueeze(2) * self.us[j].mT.unsqueeze(1)
-        sums = torch.bmm(parts.flatten(1, 2), self.zs[j]).unflatten(1, parts.shape[1:3])
+        sums: Tensor = torch.bmm(parts.flatten(1, 2), self.zs[j]).unflatten(1, parts.shape[1:3])
         kept: Tensor = torch.bmm(self.w.share, self.states[j].flatten(2)).view_as(sums)
         return kept - sums
 
