@@ -167,7 +167,7 @@ def test_saving_is_refused_before_training(titans: Path, tmp_path: Path) -> None
     assert "--force overwrites them" in refused(*command, "--save", str(titans))
     assert "--force is for --save" in refused(*command, "--force")
     alone = ("train", "none", "task=learnability", "--save", str(tmp_path / "new"))
-    assert "brings its own learner" in refused(*alone)
+    assert "task learnability trains no model" in refused(*alone)
     assert not (tmp_path / "new").exists()
 
 
