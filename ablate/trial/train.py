@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ablate.experiments.task import UNSCORED, Batch, Row, SequenceTask
+from ablate.trial.adamw import PlainAdamW
 from ablate.trial.metrics import non_finite, to_floats
 from ablate.trial.streams import generator
 
@@ -302,11 +303,11 @@ def schedule(step: int, steps: int, warmup: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, config: TrainConfig) -> PlainAdamW:
     """AdamW over all trainable parameters; only those with two dimensions or more decay."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2))
+    return PlainAdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2))
