@@ -139,6 +139,12 @@ def open_rows(
         UserError: it is nowhere, in one line that says where it was looked for.
         Failure: the hub did not answer.
     """
+    if not where.strip():
+        raise UserError(
+            f"{dataset.label}: no place is given ({where!r}). "
+            f"Give a path, or one of {AUTO}, {CACHE}, {HUB}, {SAMPLE}."
+        )
+    hint = "; 'sample' takes the packaged rows" if sample is not None else ""
     if where == SAMPLE:
         if sample is None:
             raise UserError(f"{dataset.label} has no packaged sample.")
@@ -154,11 +160,10 @@ def open_rows(
         )
     if where != CACHE:
         if not (reason := _no_hub()):
-            return _of_hub(dataset)
+            return _of_hub(dataset, hint)
         looked.append(f"the hub is not used: {reason}")
     if where == AUTO and sample is not None:
         return _of_sample(dataset, sample)
-    hint = "; 'sample' takes the packaged rows" if sample is not None else ""
     raise UserError(
         f"{dataset.label} ({dataset.split}) is not available: {'; '.join(looked)}. "
         f"Give the path of a folder with its parquet or JSON-lines files{hint}."
@@ -233,13 +238,13 @@ def _of_sample(dataset: Dataset, sample: Path | Iterable[Row]) -> Rows:
     return Rows(dataset, "packaged sample", True, key, lambda: iter(kept))
 
 
-def _of_hub(dataset: Dataset) -> Rows:
+def _of_hub(dataset: Dataset, hint: str = "") -> Rows:
     from huggingface_hub import HfApi
 
     try:
         revision = HfApi().dataset_info(dataset.name, revision=dataset.revision).sha
     except Exception as error:  # of the network, of its client, or of the hub's answer
-        raise _unreached(dataset, error) from error
+        raise _unreached(dataset, error, hint=hint) from error
     source = f"hub {dataset.label}@{revision}"
     key = hashlib.sha256(repr((dataset, revision)).encode()).hexdigest()[:16]
     return Rows(dataset, source, False, key, lambda: _stream(dataset, revision))
@@ -266,11 +271,11 @@ def _stream(dataset: Dataset, revision: str | None) -> Iterator[Row]:
         raise _unreached(dataset, error, f" after {read} rows") from error
 
 
-def _unreached(dataset: Dataset, error: Exception, when: str = "") -> Failure:
+def _unreached(dataset: Dataset, error: Exception, when: str = "", hint: str = "") -> Failure:
     first = str(error).strip().partition("\n")[0] or type(error).__name__
     return Failure(
         f"{dataset.label}: the hub failed{when}: {first} "
-        "(HF_HUB_OFFLINE=1 keeps off it; a path to a local copy needs none)"
+        f"(HF_HUB_OFFLINE=1 keeps off it; a path to a local copy needs none{hint})"
     )
 
 

@@ -150,7 +150,15 @@ def test_rows_that_break_off_are_not_kept(hub: FakeHub, caches: Path) -> None:
 def test_a_hub_that_does_not_answer_is_said_in_a_line(hub: FakeHub) -> None:
     hub.up = False
     with pytest.raises(Failure, match=r"the hub failed: no route to host \(HF_HUB_OFFLINE"):
+        open_rows(SET)
+    with pytest.raises(Failure, match=r"no route to host .*'sample' takes the packaged rows\)"):
         open_rows(SET, sample=SAMPLE)
+
+
+@pytest.mark.parametrize("where", ["", " "])
+def test_no_place_is_not_this_folder(where: str) -> None:
+    with pytest.raises(UserError, match="no place is given.*one of auto, cache, hub, sample"):
+        open_rows(SET, where=where)
 
 
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
@@ -198,6 +206,16 @@ def test_every_form_of_file_gives_the_same_rows(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").write_text(text + "{broken")
     with pytest.raises(UserError, match="e.jsonl: line 6 is no JSON"):
         list(read_rows([tmp_path / "e.jsonl"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [('{"a": 1}\n3\n', "line 2 is 3"), ('[{"a": 1}, "b"]', 'entry 2 is "b"')]
+)
+def test_a_row_that_is_no_object_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    for columns in ((), ("a",)):
+        with pytest.raises(UserError, match=f"a.json: {said}; a row must be an object"):
+            list(read_rows([tmp_path / "a.json"], columns))
     (tmp_path / "f.parquet").write_bytes(b"PAR1 but no more")
     with pytest.raises(UserError, match="f.parquet cannot be read"):
         list(read_rows([tmp_path / "f.parquet"]))

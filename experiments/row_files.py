@@ -156,14 +156,23 @@ def _read_json(path: Path) -> Iterator[Row]:
         lines = io.TextIOWrapper(file, encoding="utf-8")
         first = lines.readline()
         if first.lstrip().startswith("["):
-            yield from json.loads(first + lines.read())
+            for number, row in enumerate(json.loads(first + lines.read()), 1):
+                yield _object(row, path, f"entry {number}")
             return
         for number, line in enumerate(chain([first], lines), 1):
             if line.strip():
                 try:
-                    yield json.loads(line)
+                    row = json.loads(line)
                 except ValueError as error:
                     raise UserError(f"{path}: line {number} is no JSON: {error}") from error
+                yield _object(row, path, f"line {number}")
+
+
+def _object(row: Any, path: Path, place: str) -> Row:
+    if not isinstance(row, dict):
+        shown = json.dumps(row)[:40]
+        raise UserError(f"{path}: {place} is {shown}; a row must be an object, {{column: value}}.")
+    return row
 
 
 def _open(path: Path) -> Any:

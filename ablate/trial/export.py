@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError
@@ -134,11 +135,25 @@ def check_folder(folder: Path, *, force: bool) -> None:
         raise UserError(f"--save {folder}: {nearest} is a file; give a folder, new or old.")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"--save {folder}: {nearest} is closed to writing.")
+    _try(folder)
     there = [name for name in (WEIGHTS, CONFIG) if (folder / name).exists()]
     if there and not force:
         raise UserError(
             f"--save {folder}: it has {' and '.join(there)} already; --force overwrites them."
         )
+
+
+def _try(folder: Path) -> None:
+    """Write there and leave no trace: some file systems refuse though the modes allow it."""
+    missing = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+        for path in missing:
+            path.rmdir()
+    except OSError as error:
+        raise UserError(f"--save {folder}: nothing can be written there: {error}.") from error
 
 
 def save_model(
@@ -321,10 +336,11 @@ def _facts(path: Path) -> Facts:
         facts = Facts(**plain)
     except TypeError as error:
         raise Failure(f"{path} is damaged: {str(error).partition('() ')[2]}.") from error
-    for key, kind in (("vocab", int), ("seed", int), ("model", dict), ("task", dict)):
-        if not isinstance(getattr(facts, key), kind):
-            raise Failure(f"{path} is damaged: {key} is {getattr(facts, key)!r}.")
-    if not {"name", "args"} <= set(facts.task):
+    kinds = {key: get_origin(kind) or kind for key, kind in get_type_hints(Facts).items()}
+    for key, kind in kinds.items():
+        if not isinstance(found := getattr(facts, key), kind) or (key == "vocab" and found < 1):
+            raise Failure(f"{path} is damaged: {key} is {found!r}.")
+    if not isinstance(facts.task.get("name"), str) or not isinstance(facts.task.get("args"), dict):
         raise Failure(f"{path} is damaged: task is {facts.task!r}, it needs name and args.")
     return facts
 

@@ -98,6 +98,13 @@ def test_a_closed_folder_is_noticed_before_training(
     assert closed == [(tmp_path, os.W_OK | os.X_OK)]
 
 
+def test_a_place_that_takes_no_folder_is_noticed_before_training(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing can be written there: .*name too long"):
+        check_folder(tmp_path / "new" / ("x" * 300), force=False)
+    check_folder(tmp_path / "other" / "deep", force=False)
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize(("survives", "seed"), [(0, 1), (1, 2), (2, 2)])
 def test_a_killed_overwrite_leaves_one_whole_checkpoint(
     folder: Path, monkeypatch: pytest.MonkeyPatch, survives: int, seed: int
@@ -162,6 +169,10 @@ def test_damaged_weights_are_noticed(folder: Path, damage: str) -> None:
     [
         ({"format": 2}, "has format 2; this Ablate reads 1"),
         ({"vocab": "many"}, "vocab is 'many'"),
+        ({"vocab": -5}, "vocab is -5"),
+        ({"versions": 3}, "versions is 3"),
+        ({"resources": []}, r"resources is \[\]"),
+        ({"task": {"name": "language", "args": [1]}}, "needs name and args"),
         ({"task": {"name": "language"}}, "needs name and args"),
         ({"extra": 1}, "damaged: .*'extra'"),
         ({"model": {}}, "its model cannot be read"),

@@ -90,7 +90,7 @@ def split_files(source: str) -> tuple[dict[str, bytes], dict[str, bytes]]:
         return _split(source, _read_folder(_stdlib_folder(), suffix=".py"))
     path = Path(source).expanduser()
     if path.is_file():
-        text = path.read_bytes()
+        text = _read(path)
         cut = round(len(text) * (1 - HELD_OUT))
         return {path.name: text[:cut]}, {path.name: text[cut:]}
     if path.is_dir():
@@ -118,8 +118,17 @@ def _read_folder(folder: Path, *, suffix: str) -> dict[str, bytes]:
         for name in files:
             if name.endswith(suffix) and _is_kept(name, stdlib=bool(suffix)):
                 file = Path(place, name)
-                documents[file.relative_to(folder).as_posix()] = file.read_bytes()
+                documents[file.relative_to(folder).as_posix()] = _read(file)
     return documents
+
+
+def _read(file: Path) -> bytes:
+    if file.exists() and not file.is_file():  # a pipe would be waited for without end
+        raise UserError(f"task_args.corpus: {file} is no file that can be read.")
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(f"task_args.corpus: {file} cannot be read: {error.strerror}.") from error
 
 
 def _is_kept(name: str, *, stdlib: bool) -> bool:

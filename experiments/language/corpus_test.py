@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,14 @@ def test_missing_and_empty_corpora_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"corpus='.*nowhere': no such file or folder"):
         load_corpus(str(tmp_path / "nowhere"))
     (tmp_path / "only.txt").write_bytes(b"text")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="gone cannot be read: No such file"):
+        load_corpus(str(tmp_path))
+    (tmp_path / "gone").unlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is no file that can be read"):
+        load_corpus(str(tmp_path))
+    (tmp_path / "pipe").unlink()
     with pytest.raises(UserError, match="1 files with text"):
         load_corpus(str(tmp_path))
 

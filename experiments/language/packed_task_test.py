@@ -223,6 +223,9 @@ def test_plain_text_with_another_tokenizer_is_split_as_in_bytes(tmp_path: Path) 
             {"context": 200, "validation_bytes": 200},
             "validation_bytes=200: that scores .* tokens, fewer than the 200 of one row",
         ),
+        ({"corpus": ""}, "task_args.corpus='': give a name or a path"),
+        ({"tokenizer": "bytes:3"}, "'bytes:3' is no tokenizer. Did you mean 'bytes'"),
+        ({"tokenizer": "bpe:99999999999"}, "at most 1048576"),
         ({"batch": 10_000}, "fewer than task_args.batch=10000"),
     ],
 )

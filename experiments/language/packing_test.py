@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ablate.errors import Failure, UserError
-from ablate.experiments.language import packing, shards
+from ablate.experiments.language import packing, shards, sources
 from ablate.experiments.language.packing import build
 from ablate.experiments.language.shards import INDEX, Packed, Stream, check_folder, open_packed
 from ablate.experiments.language.sources import Document, Source, open_source
@@ -201,6 +201,24 @@ def test_a_published_corpus_that_is_nowhere_is_said_so(
     with pytest.raises(UserError, match=r"corpus='fineweb': HuggingFaceFW/fineweb:sample-10BT "
                                         r".*HF_HUB_OFFLINE.*corpus=sample"):  # fmt: skip
         open_source("fineweb")
+
+
+def test_a_hub_that_fails_leaves_the_sample_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: object, **__: object) -> None:
+        raise Failure("the hub failed: no network")
+
+    monkeypatch.setattr(sources, "open_rows", down)
+    with pytest.raises(Failure, match=r"'fineweb': the hub failed.*task_args.corpus=sample"):
+        open_source("fineweb")
+
+
+def test_text_that_is_no_text_is_refused_and_none_is_left_out(tmp_path: Path) -> None:
+    table = tmp_path / "a.jsonl"
+    table.write_text('{"text": null}\n{"text": "salt"}\n{"text": 5}\n')
+    documents = open_source(str(table)).documents()
+    assert next(documents).text == "salt"
+    with pytest.raises(UserError, match="a.jsonl': column 'text' has 5; must be text"):
+        next(documents)
 
 
 def test_a_cached_copy_of_a_published_corpus_is_used(

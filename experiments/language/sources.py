@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ablate.errors import UserError
+from ablate.errors import Failure, UserError
 from ablate.experiments.hub import AUTO, SAMPLE, Dataset, open_rows
 from ablate.experiments.language.corpus import STDLIB, split_files
 from ablate.experiments.row_files import find_files
@@ -68,6 +68,8 @@ def is_text(corpus: str) -> bool:
     Raises:
         UserError: neither a name nor a path that is there.
     """
+    if not corpus.strip():
+        raise UserError(f"task_args.corpus={corpus!r}: give a name or a path; '.' is this folder.")
     if corpus == STDLIB:
         return True
     if corpus == SAMPLE or dataset_of(corpus) is not None:
@@ -127,8 +129,8 @@ def open_source(corpus: str) -> Source:
         dataset = Dataset(known.name, known.config, columns=(COLUMN,), files=known.files)
         try:
             rows = open_rows(dataset, where=AUTO)
-        except UserError as error:
-            raise UserError(
+        except (UserError, Failure) as error:
+            raise type(error)(
                 f"task_args.corpus={corpus!r}: {error} Or give task_args.corpus=sample, a few "
                 "packaged documents that only show how it works."
             ) from error
@@ -139,12 +141,20 @@ def open_source(corpus: str) -> Source:
 
     def documents() -> Iterator[Document]:
         for row in rows:
-            text = _clean(str(row[COLUMN]))
-            if text:
+            if text := _clean(_text_of(row[COLUMN], corpus)):
                 yield Document(text, document_hash(text) < share)
 
     split = f"{share:g} of the documents, by the SHA-256 of their text"
     return Source(corpus, rows.source, rows.is_sample, rows.key, split, documents)
+
+
+def _text_of(given: Any, corpus: str) -> str:
+    """A row's text; tables say that there is none by null."""
+    if given is not None and not isinstance(given, str):
+        raise UserError(
+            f"task_args.corpus={corpus!r}: column {COLUMN!r} has {given!r:.40}; must be text."
+        )
+    return given or ""
 
 
 def document_hash(text: str) -> float:

@@ -22,6 +22,7 @@ ENDS = (END, "</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|im_end|>", 
 """Ends of a document in published tokenizers, the first that is there."""
 FILE = "tokenizer.json"
 LEAST_BPE = 257  # every byte, and the end
+MOST_BPE = 2**20  # published ones have at most a quarter of that
 LONGEST_BPE_TEXT = 256 * 2**20
 """A BPE tokenizer is trained on at most so many bytes of the training text."""
 
@@ -139,13 +140,14 @@ def check_spec(spec: str) -> None:
         UserError: with what may be given.
     """
     kind, _, rest = spec.partition(":")
-    if kind not in (BYTES, BPE, HUB):
+    if kind not in (BPE, HUB) and spec != BYTES:
         raise unknown("tokenizer", spec, [BYTES, f"{BPE}:SIZE", f"{HUB}:NAME"],
                       where="task_args.tokenizer")  # fmt: skip
-    if kind == BPE and not (rest.isdecimal() and int(rest) >= LEAST_BPE):
+    size = int(rest) if rest.isdecimal() and len(rest) < 10 else 0
+    if kind == BPE and not LEAST_BPE <= size <= MOST_BPE:
         raise UserError(
             f"task_args.tokenizer={spec!r}: {BPE}:SIZE takes a number of tokens of at least "
-            f"{LEAST_BPE}: every byte, and the end of a document."
+            f"{LEAST_BPE}: every byte, and the end of a document, and at most {MOST_BPE}."
         )
     if kind == HUB and not rest:
         raise UserError(f"task_args.tokenizer={spec!r}: {HUB}:NAME takes a name or a folder.")
