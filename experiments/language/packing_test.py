@@ -14,7 +14,7 @@ from ablate.experiments.language import packing, shards, sources
 from ablate.experiments.language.packing import build
 from ablate.experiments.language.shards import INDEX, Packed, Stream, check_folder, open_packed
 from ablate.experiments.language.sources import Document, Source, open_source
-from ablate.experiments.language.tokenizer import train_bpe
+from ablate.experiments.language.tokenizer import FILE, train_bpe
 
 DOCUMENTS = [
     Document(f"document {i} says {'ab' * (i % 7)} and no more", i % 5 == 0) for i in range(60)
@@ -146,9 +146,26 @@ def test_damage_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full
     shard.write_bytes(good[:100] + bytes([good[100] ^ 1]) + good[101:])
     with pytest.raises(Failure, match="its hash is another"):
         check_folder(tmp_path / "x")
-    (tmp_path / "x" / INDEX).write_text("{")
-    with pytest.raises(Failure, match="index.json is damaged"):
-        open_packed(tmp_path / "x")
+    for text in ("{", "[]", '{"format": 1, "parts": []}'):
+        (tmp_path / "x" / INDEX).write_text(text)
+        with pytest.raises(Failure, match="index.json is damaged"):
+            open_packed(tmp_path / "x")
+
+
+def test_a_tokenizer_that_did_not_make_the_tokens_is_noticed(tmp_path: Path) -> None:
+    file, other = (tmp_path / name / FILE for name in ("x", "y"))
+    found = packed(tmp_path / "x", "bpe:280")
+    assert found.tokenizer().digest == found.facts["tokenizer_digest"]
+    packed(tmp_path / "y", "bpe:290")
+    for damage, said in (
+        (lambda: file.write_bytes(other.read_bytes()), "is not the one that made the tokens"),
+        (lambda: file.write_text("{"), "is no tokenizer"),
+        (file.unlink, "is no tokenizer: .*No such file"),
+    ):
+        damage()
+        for use in (found.tokenizer, lambda: check_folder(tmp_path / "x")):
+            with pytest.raises(Failure, match=f"{said}.*prepare it again"):
+                use()
 
 
 def test_the_digest_is_of_tokens_and_tokenizer(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.errors import Failure
+from ablate.errors import Failure, UserError
 from ablate.experiments.language.tokenizer import (
+    BYTES,
     FILE,
     ByteTokenizer,
     Tokenizer,
@@ -96,9 +97,12 @@ class Packed:
         return int(self.facts["end"])
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the tokens."""
-        file = self.folder / FILE
-        return open_tokenizer(file, self.facts["tokenizer"]) if file.is_file() else ByteTokenizer()
+        """The tokenizer that made the tokens.
+
+        Raises:
+            Failure: its file is missing, damaged or another's.
+        """
+        return _tokenizer(self.folder, self.facts)
 
 
 def open_packed(folder: Path) -> Packed:
@@ -112,10 +116,7 @@ def open_packed(folder: Path) -> Packed:
 
 @lru_cache(maxsize=8)
 def _open(folder: Path, _changed: int) -> Packed:
-    facts = _read_json(folder / INDEX)
-    if facts.get("format") != FORMAT:
-        raise Failure(f"{folder} has format {facts.get('format')!r}; this Ablate reads {FORMAT}.")
-    parts = [Part(**part) for part in facts["parts"]]
+    facts, parts = _read_index(folder)
     check_parts(folder, parts, facts["dtype"], full=None)
     shards: dict[str, list[NDArray[Any]]] = {TRAIN: [], VALIDATION: [], SIZES: []}
     for part in parts:
@@ -131,8 +132,9 @@ def check_folder(folder: Path) -> None:
     Raises:
         Failure: names the file that is damaged.
     """
-    facts = _read_json(folder / INDEX)
-    check_parts(folder, [Part(**part) for part in facts["parts"]], facts["dtype"], full=True)
+    facts, parts = _read_index(folder)
+    check_parts(folder, parts, facts["dtype"], full=True)
+    _tokenizer(folder, facts)
 
 
 def check_parts(folder: Path, parts: list[Part], dtype: str, *, full: bool | None) -> None:
@@ -189,9 +191,28 @@ def probe_file(path: Path) -> str:
     return found.hexdigest()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_index(folder: Path) -> tuple[dict[str, Any], list[Part]]:
+    path = folder / INDEX
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise Failure(f"{path} is damaged: {error}") from error
+        facts: dict[str, Any] = json.loads(path.read_bytes())
+        if facts["format"] != FORMAT:
+            raise Failure(f"{folder} has format {facts['format']!r}; this Ablate reads {FORMAT}.")
+        missing = {"digest", "vocab", "end", "dtype", "tokenizer", "tokenizer_digest"} - set(facts)
+        if missing:
+            raise KeyError(*sorted(missing))
+        return facts, [Part(**part) for part in facts["parts"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Failure(f"{path} is damaged: {error!r}: {_AGAIN.format(folder)}") from error
+
+
+def _tokenizer(folder: Path, facts: dict[str, Any]) -> Tokenizer:
+    if facts["tokenizer"] == BYTES:
+        return ByteTokenizer()
+    file = folder / FILE
+    try:
+        found = open_tokenizer(file, facts["tokenizer"])
+    except UserError as error:
+        raise Failure(f"{error} {_AGAIN.format(folder)}") from error
+    if found.digest != facts["tokenizer_digest"]:
+        raise Failure(f"{file} is not the one that made the tokens: {_AGAIN.format(folder)}")
     return found
