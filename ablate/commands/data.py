@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,8 @@ def check(
     out = console()
     for task in _tasks(study, overrides or [], config_dir or [], allow or []):
         if task.folder is None or not (task.folder / INDEX).is_file():
-            raise UserError(f"{_name(task)} is not prepared: ablate data prepare {study}")
+            same = shlex.join([study, *(overrides or [])])
+            raise UserError(f"{_name(task)} is not prepared: ablate data prepare {same}")
         check_folder(task.folder)
         out.print(f"whole: {_about(task)}", markup=False, soft_wrap=True)
     return OK

@@ -62,6 +62,8 @@ def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOpt
     if options.newton_schulz is not None:
         _set_steps(exported, options.newton_schulz)
     found: dict[str, Any] = {}
+    # Of all before any is scored: data that are not to be had must cost no score of another task.
+    infos = {name: task.info() for name, task in tasks.items()}
     for name, task in tasks.items():
         data = task.data_identity()
         own = name == facts.task["name"] and args[name] == facts.task["args"]
@@ -70,7 +72,7 @@ def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOpt
         metrics, gaps = _score(exported, task)
         notes += [f"{name}: metric '{gap}' was None" for gap in gaps]
         trained = {key: facts.metrics[key] for key in metrics if key in facts.metrics}
-        found[name] = {"args": args[name], "data": data, "info": task.info(), "metrics": metrics}
+        found[name] = {"args": args[name], "data": data, "info": infos[name], "metrics": metrics}
         found[name] |= {"at_end_of_training": trained} if own else {}
     result = {
         "checkpoint": str(folder),

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ablate.cli import app
+from ablate.commands import evaluate
 
 ASKED = "--tasks=commonsense_sample"
 
@@ -45,6 +46,22 @@ def test_questions_are_asked_in_the_tokens_of_the_model_and_kept(saved: Path) ->
     assert f"{value:.4f} ± {error:.4f}   chance 0.5000, majority 0.5000" in said
     assert "acc_stderr" not in said
     assert len((saved / "evaluations.jsonl").read_text().splitlines()) == len(lines) + 1
+
+
+def test_data_of_all_tasks_are_looked_for_before_any_is_scored(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[object] = []
+
+    def score(*given: object) -> tuple[dict[str, float], list[str]]:
+        scored.append(given)
+        return {}, []
+
+    monkeypatch.setattr(evaluate, "_score", score)
+    both = call("eval", str(saved), "--tasks", "language,commonsense")
+    assert (both.exit_code, scored) == (2, [])
+    assert call("eval", str(saved), "--tasks", "language").exit_code == 0
+    assert len(scored) == 1
 
 
 def test_the_real_sets_are_never_replaced(saved: Path) -> None:
