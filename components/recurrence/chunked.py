@@ -58,7 +58,9 @@ def run_chunked(
     step = None if step is None else step.flatten()
     outputs = []
     pieces = cut(q.shape[1], BLOCK if rule.online else rule.chunk, state.position)
-    span = kept_every(rule.span, max(piece.count for piece in pieces), carried.states())
+    span = kept_every(
+        rule.span, max(piece.count for piece in pieces), (*carried.weights, *carried.momenta)
+    )
     for piece in segments(pieces, span):
         y, base, carried, step = again_in_backward(
             span, _advanced, rule, piece, (q, keys, values, gates), step, base, carried

@@ -19,7 +19,7 @@ def quick(function: Function) -> Function:
 
 
 def as_rows(
-    info: Any, in_dims: tuple[int | None, ...], inputs: tuple[Any, ...], rows: tuple[int, ...]
+    info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...], rows: tuple[int, ...]
 ) -> list[Any]:
     """Every tensor with its lanes before dimension `rows` of its own, as more of it."""
     return [
