@@ -49,7 +49,7 @@ class _Fold(torch.autograd.Function):
         m = 1 if theta is None else 2
         memory = keep.new_zeros(n, r, m + i)  # columns W, S, sources: W as it is, the others less
         momentum = keep.new_zeros(n, r, 1 + i)  # columns S, sources
-        _band(momentum[..., 1:], gamma.shape[-1]).copy_(_oldest_first(gamma))
+        momentum[..., 1:].scatter_(2, _sources(gamma), _oldest_first(gamma))
         if theta is not None:
             momentum[0, :, 0] = theta[:, 0]
             _run(momentum, theta)
@@ -57,7 +57,7 @@ class _Fold(torch.autograd.Function):
         rest = memory[..., 1:]
         rest.copy_(written) if scale is None else torch.mul(written, _steps(scale), out=rest)
         if again is not None:
-            _band(memory[..., m:], gamma.shape[-1]).add_(_oldest_first(again))
+            memory[..., m:].scatter_add_(2, _sources(again), _oldest_first(again))
         memory[0, :, 0] = keep[:, 0]
         _run(memory, keep)
         share = memory[..., :m].transpose(0, 1).clone()
@@ -174,6 +174,16 @@ def _steps(rate: Tensor) -> Tensor:
 def _oldest_first(gamma: Tensor) -> Tensor:
     """r n c -> n r c, the other way round; or back."""
     return gamma.flip(-1).transpose(0, 1)
+
+
+def _sources(gamma: Tensor) -> Tensor:
+    """Which sources the window of each token has, oldest first, r n c -> n r c.
+
+    For writing: torch.compile cannot write to the view that `_band` is.
+    """
+    r, n, c = gamma.shape
+    at = torch.arange(n, device=gamma.device)[:, None] + torch.arange(c, device=gamma.device)
+    return at.unsqueeze(1).expand(n, r, c)
 
 
 def _band(rows: Tensor, c: int) -> Tensor:
