@@ -16,8 +16,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from ablate.components.kernels.blocks import inner_products, load_block
-from ablate.components.kernels.tiles import load_column, load_tile, store_tile
+from ablate.components.kernels.tiles import inner_products, load_column, load_tile, store_tile
 
 
 @triton.jit
@@ -43,7 +42,7 @@ def forward_kernel(
         kernel = inner_products(
             z, zs + s * cols, cols, count, rest, TOKENS, SOURCES, BLOCK, DOT, PRECISION
         )
-        kernel *= load_block(read + s, count, rest, sources, TOKENS, SOURCES)
+        kernel *= load_tile(read, s, count, sources, TOKENS, SOURCES)
         by = load_tile(us + s * rows, o, rest, rows, SOURCES, BLOCK)
         made -= tl.dot(kernel.to(DOT), by.to(DOT), input_precision=PRECISION)
     for m in tl.static_range(STATES):
@@ -99,7 +98,7 @@ def backward_tokens_kernel(
             )
             into = d_read + (p * tokens + n) * sources
             store_tile(into, -kernel * slope, s, count, sources, TOKENS, SOURCES)
-        slope *= load_block(read + s, count, rest, sources, TOKENS, SOURCES)
+        slope *= load_tile(read, s, count, sources, TOKENS, SOURCES)
         by = load_tile(zs + s * cols, i, rest, cols, SOURCES, BLOCK)
         made -= tl.dot(slope.to(DOT), by.to(DOT), input_precision=PRECISION)
     store_tile(d_z + (p * tokens + n) * cols, made, i, count, cols, TOKENS, BLOCK)
@@ -124,7 +123,7 @@ def backward_sources_kernel(
     token_side += p * tokens * inner
     onto += p * tokens * width
     source_side += (p * sources + s) * inner
-    read += p * tokens * sources + s
+    read += p * tokens * sources
     total = tl.zeros((SOURCES, BLOCK), tl.float32)
     for n in range(0, tokens, TOKENS):
         count = tokens - n
@@ -132,7 +131,7 @@ def backward_sources_kernel(
             token_side + n * inner, source_side, inner, count, rest,
             TOKENS, SOURCES, BLOCK, DOT, PRECISION,
         )  # fmt: skip
-        kernel *= load_block(read + n * sources, count, rest, sources, TOKENS, SOURCES)
+        kernel *= load_tile(read + n * sources, s, count, sources, TOKENS, SOURCES)
         by = load_tile(onto + n * width, e, count, width, TOKENS, BLOCK)
         total -= tl.dot(tl.trans(kernel.to(DOT)), by.to(DOT), input_precision=PRECISION)
     store_tile(made + (p * sources + s) * width, total, e, rest, width, SOURCES, BLOCK)

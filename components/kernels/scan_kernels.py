@@ -17,8 +17,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from ablate.components.kernels.blocks import inner_products
-from ablate.components.kernels.tiles import load_column, load_tile, store_tile
+from ablate.components.kernels.tiles import inner_products, load_column, load_tile, store_tile
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""What every kernel does with a tile: load, store, add to it; all arithmetic in fp32.
+"""What every kernel does with a tile: load, store, add to it, multiply; all arithmetic in fp32.
 
 A tile of a row-major matrix is loaded as float32 at once, since the interpreter's own arithmetic in
 bf16 is wrong. `DOT` is the type that products take their factors in.
@@ -68,3 +68,18 @@ def put(at, x, first, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexp
     """The opposite of `get`."""
     r = tl.arange(0, ROWS)[:, None]
     tl.store(at + r * WIDTH + first + tl.arange(0, COLS)[None, :], x)
+
+
+@triton.jit
+@no_type_check
+def inner_products(
+    a, b, inner, rows, cols, ROWS: tl.constexpr, COLS: tl.constexpr, BLOCK: tl.constexpr,
+    DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A B^T for A of `rows` and B of `cols` vectors of `inner` numbers, ROWS x COLS."""
+    made = tl.zeros((ROWS, COLS), tl.float32)
+    for first in range(0, inner, BLOCK):
+        left = load_tile(a, first, rows, inner, ROWS, BLOCK).to(DOT)
+        right = load_tile(b, first, cols, inner, COLS, BLOCK).to(DOT)
+        made = tl.dot(left, tl.trans(right), made, input_precision=PRECISION)
+    return made
