@@ -16,8 +16,8 @@ from rich.table import Table
 from ablate.analysis import formatting
 from ablate.analysis.comparisons import compare
 from ablate.analysis.frame import StudyResults
-from ablate.commands.data import prepare_tasks, tasks_of
 from ablate.commands.plan import show_plan, totals
+from ablate.commands.prepare import prepare_tasks, tasks_of
 from ablate.commands.progress import RunProgress
 from ablate.commands.report import results_of, write_files
 from ablate.commands.search import RunningSearch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ablate.analysis.formatting import count, duration, size
-from ablate.commands.data import prepare_tasks, tasks_of
+from ablate.commands.prepare import prepare_tasks, tasks_of
 from ablate.commands.settings import one_trial
 from ablate.commands.terminal import FAILED, OK, console
 from ablate.errors import UserError
