@@ -7,24 +7,24 @@ own coefficients, so it is the same kernels once for each layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.kernels import read_kernels, scan_kernels
-from ablate.components.kernels.newton_schulz import ALLOWED
-from ablate.components.kernels.products import Products, products
+from ablate.components.kernels.exactness import worst
+from ablate.components.kernels.products import Products, products, side
 from ablate.components.recurrence import fast_weight as plain
 from ablate.components.recurrence.fast_weight import ROWS
 from ablate.components.recurrence.lanes import as_lanes, as_rows
 
 WARPS = 8
+_OPTIONS = {"num_warps": WARPS, "num_stages": 1}
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Launch:
         """
         large = width > 64 and kind.bytes < 4
         return cls(
-            min(64, _power(tokens)),
-            min(64 if large else 32, _power(sources)),
+            min(64, side(tokens)),
+            min(64 if large else 32, side(sources)),
             64 if large else 32,
             16 if width > 64 else 32,
             kind,
@@ -63,11 +63,6 @@ class Launch:
         factors = self.tokens + self.sources + self.block
         return (self.tokens * self.sources + factors * self.block) * self.products.bytes
 
-    @property
-    def how(self) -> tuple[tl.dtype, str]:
-        """Factors of products, for a kernel."""
-        return self.products.triton, self.products.precision
-
     def blocks(self, tokens: int = 1, sources: int = 1, width: int = 1) -> tuple[int, int, int]:
         """Numbers of blocks."""
         return (
@@ -75,11 +70,6 @@ class Launch:
             triton.cdiv(sources, self.sources),
             triton.cdiv(width, self.block),
         )
-
-
-def _power(size: int) -> int:
-    """The next power of two, 16 at least: the smallest tile of a product."""
-    return max(16, int(triton.next_power_of_2(size)))
 
 
 def read_weight(
@@ -138,7 +128,7 @@ def _empty(like: Tensor, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _whole(inputs: tuple[Any, ...]) -> list[Any]:
+def _whole(inputs: Sequence[Any]) -> list[Any]:
     return [x.contiguous() if isinstance(x, Tensor) else x for x in inputs]
 
 
@@ -154,7 +144,7 @@ class _Read(torch.autograd.Function):
     @staticmethod
     def forward(*given: Any) -> Tensor:
         *tensors, kind = given
-        z, state, zs, us, share, read = _whole(tuple(tensors))
+        z, state, zs, us, share, read = _whole(tensors)
         p, n, cols = z.shape
         s, rows = us.shape[1:]
         launch = Launch.of(n, s, max(rows, cols), kind)
@@ -162,7 +152,7 @@ class _Read(torch.autograd.Function):
         tokens, _, width = launch.blocks(n, s, rows)
         read_kernels.forward_kernel[(p, tokens, width)](
             z, state, zs, us, share, read, y, n, s, rows, cols, state.shape[1],
-            launch.tokens, launch.sources, launch.block, *launch.how, num_warps=WARPS, num_stages=1,
+            launch.tokens, launch.sources, launch.block, *kind.how, **_OPTIONS,
         )  # fmt: skip
         return y.to(z.dtype)
 
@@ -189,30 +179,29 @@ class _ReadBack(torch.autograd.Function):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
         *tensors, kind = given
-        *inputs, d_y = _whole(tuple(tensors))
+        *inputs, d_y = _whole(tensors)
         z, state, zs, us, share, read = inputs
         p, n, cols = z.shape
         s, rows = us.shape[1:]
         m = state.shape[1]
         launch = Launch.of(n, s, max(rows, cols), kind)
-        tiles = (launch.tokens, launch.sources, launch.block, *launch.how)
-        how = {"num_warps": WARPS, "num_stages": 1}
+        tiles = (launch.tokens, launch.sources, launch.block, *kind.how)
         tokens, sources, across = launch.blocks(n, s, cols)
         down = launch.blocks(width=rows)[2]
         d_z, d_state, d_zs, d_us, _, d_read = (_empty(x, *x.shape) for x in inputs)
         d_share = _empty(z, p, across, n, m)
         read_kernels.backward_tokens_kernel[(p, tokens, across)](
-            *inputs, d_y, d_z, d_share, d_read, n, s, rows, cols, m, *tiles, **how
+            *inputs, d_y, d_z, d_share, d_read, n, s, rows, cols, m, *tiles, **_OPTIONS
         )
         read_kernels.backward_sources_kernel[(p, sources, down)](
-            z, zs, read, d_y, d_us, n, s, cols, rows, *tiles, **how
+            z, zs, read, d_y, d_us, n, s, cols, rows, *tiles, **_OPTIONS
         )
         read_kernels.backward_sources_kernel[(p, sources, across)](
-            d_y, us, read, z, d_zs, n, s, rows, cols, *tiles, **how
+            d_y, us, read, z, d_zs, n, s, rows, cols, *tiles, **_OPTIONS
         )
-        few = (launch.tokens, launch.block, *launch.how)
+        few = (launch.tokens, launch.block, *kind.how)
         read_kernels.backward_state_kernel[(p * m, down, across)](
-            z, share, d_y, d_state, n, rows, cols, m, *few, **how
+            z, share, d_y, d_state, n, rows, cols, m, *few, **_OPTIONS
         )
         return _typed((d_z, d_state, d_zs, d_us, d_share.sum(1), d_read), inputs)
 
@@ -230,7 +219,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
         *tensors, kind = given
-        state, probes, zs, values, mix, last = _whole(tuple(tensors))
+        state, probes, zs, values, mix, last = _whole(tensors)
         g, p, s, cols = zs.shape
         m, rows = state.shape[1:3]
         launch = Launch.of(1, s, max(rows, cols), kind)
@@ -238,7 +227,7 @@ class _Scan(torch.autograd.Function):
         starts[0] = state
         scan_kernels.forward_kernel[(p, triton.cdiv(rows, launch.rows))](
             starts, probes, zs, values, mix, last, us, g, s, rows, cols, m, _count(probes),
-            launch.sources, launch.rows, launch.block, *launch.how, num_warps=WARPS, num_stages=1,
+            launch.sources, launch.rows, launch.block, *kind.how, **_OPTIONS,
         )  # fmt: skip
         starts = starts.to(state.dtype)
         return us.to(values.dtype), starts[:-1], starts[-1].clone()
@@ -267,12 +256,11 @@ class _ScanBack(torch.autograd.Function):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
         *tensors, kind = given
-        probes, zs, mix, last, us, starts, d_us, d_starts, d_end = _whole(tuple(tensors))
+        probes, zs, mix, last, us, starts, d_us, d_starts, d_end = _whole(tensors)
         g, p, s, cols = zs.shape
         m, rows = starts.shape[2:4]
         launch = Launch.of(1, s, max(rows, cols), kind)
-        tiles = (launch.sources, launch.rows, launch.block, *launch.how)
-        how = {"num_warps": WARPS, "num_stages": 1}
+        tiles = (launch.sources, launch.rows, launch.block, *kind.how)
         down = triton.cdiv(rows, launch.rows)
         _, sources, across = launch.blocks(1, s, cols)
         ends, errors = _empty(zs, g + 1, *starts.shape[1:]), _empty(zs, *us.shape)
@@ -280,13 +268,13 @@ class _ScanBack(torch.autograd.Function):
         d_last = _empty(us, g, p, down, s, m)
         scan_kernels.backward_kernel[(p, down)](
             ends, probes, zs, us, mix, last, d_us, d_starts, errors, d_last,
-            g, s, rows, cols, m, _count(probes), *tiles, **how,
+            g, s, rows, cols, m, _count(probes), *tiles, **_OPTIONS,
         )  # fmt: skip
         d_zs, d_mix = _empty(zs, *zs.shape), _empty(zs, g, p, across, m, m)
         d_probes = None if probes is None else _empty(zs, *probes.shape)
         scan_kernels.backward_sources_kernel[(g * p, sources, across)](
             ends, starts, us, errors, last, d_zs, d_probes, d_mix,
-            p, s, rows, cols, m, _count(probes), *tiles, **how,
+            p, s, rows, cols, m, _count(probes), *tiles, **_OPTIONS,
         )  # fmt: skip
         made = (ends[0].clone(), d_probes, d_zs, -errors, d_mix.sum(2), d_last.sum(2))
         return _typed(made, [starts, probes, zs, us, mix, last])
@@ -322,21 +310,16 @@ def self_check(
     p, n, s, o, i, g, m = sizes
     reads = ((p, n, i), (p, m, o, i), (p, s, i), (p, s, o), (p, n, m), (p, n, s))
     scans = ((p, m, o, i), (g, p, 1, s, i), (g, p, s, i), (g, p, s, o), (g, p, m, m), (g, p, s, m))
-    errors = []
+    found: list[Tensor] = []
+    true: list[Tensor] = []
     for shapes, tiled, known in (
         (reads, read_weight, plain.read_weight),
         (scans, scan_weight, plain.scan_weight),
     ):
         given = [torch.randn(shape, generator=stream).to(device) / 8 for shape in shapes]
-        found = _with_gradients(tiled, given)
-        true = _with_gradients(known, [x.double() for x in given])
-        errors += [
-            float((one.double() - other).norm() / other.norm())
-            for one, other in zip(found, true, strict=True)
-        ]
-    kind = products(device)
-    allowed = 0.2 if kind.kind == "bfloat16" else ALLOWED[kind.precision]
-    return max(errors, key=lambda e: (e != e, e)), allowed
+        found += _with_gradients(tiled, given)
+        true += _with_gradients(known, [x.double() for x in given])
+    return worst(found, true), products(device).allowed
 
 
 def _with_gradients(function: Callable[..., Any], given: list[Tensor]) -> list[Tensor]:

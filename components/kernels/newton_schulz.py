@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-import triton
 from jaxtyping import Float
 from torch import Tensor
 
+from ablate.components.kernels.exactness import worst
 from ablate.components.kernels.newton_schulz_backward import backward_kernel
 from ablate.components.kernels.newton_schulz_kernels import forward_kernel
-from ablate.components.kernels.products import Products, products, shared_memory
+from ablate.components.kernels.products import Products, products, shared_memory, side
 from ablate.components.kernels.tuning import fastest
 from ablate.components.newton_schulz import Schedule
 from ablate.components.orthogonal_sums import Inputs, back, basis_of, onto
@@ -28,9 +28,6 @@ GROUP = 16
 """Writes of one program, as many as there are tiles' rows; fewer where programs are few."""
 TOKENS = 16
 """Tokens or sources in one tile, the fewest that a product takes."""
-
-ALLOWED = {"ieee": 1e-3, "tf32x3": 1e-3, "tf32": 0.05}
-"""Relative errors that `self_check` lets pass; a wrong kernel is off by more than all of it."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +62,11 @@ def launches(rows: int, cols: int, kind: Products, *, shared: int) -> tuple[Laun
     """
     if reason := refusal(rows, cols):
         raise ValueError(f"Newton-Schulz kernel: {reason}")
-    high, width = _power(min(rows, cols)), max(rows, cols)
+    high, width = side(min(rows, cols)), max(rows, cols)
     # Three products of TF32 for one of float32 hold twice as many registers.
     most = 64 if kind.bytes == 2 else 32
-    block, side = min(most, _power(width)), min(most, high)
-    first = Launch(high, -(-width // block) * block, block, side, 4 if high <= 32 else 8, kind)
+    block, warps = min(most, side(width)), 4 if high <= 32 else 8
+    first = Launch(high, -(-width // block) * block, block, min(most, high), warps, kind)
     if high == MOST_ROWS:
         tried = [first]  # whatever else was tried spills registers
     else:
@@ -92,11 +89,6 @@ def refusal(rows: int, cols: int) -> str | None:
     if min(rows, cols) > MOST_ROWS:
         return f"matrices of {rows} by {cols}; the smaller side must be at most {MOST_ROWS}"
     return None
-
-
-def _power(size: int) -> int:
-    """The next power of two, 16 at least: the smallest tile of a product."""
-    return max(16, int(triton.next_power_of_2(size)))
 
 
 def orthogonal_sums(
@@ -332,7 +324,6 @@ def self_check(
     Returns:
         The largest relative error of them, and what is allowed.
     """
-    kind = products(device)
     stream = torch.Generator().manual_seed(0)
     p, o, i, s, w, n = sizes
     shapes = ((p, o, i), (p, s, o), (p, s, i), (p, w), (p, w, s), (p, n, w), (p, w), (p, n, i))
@@ -346,9 +337,4 @@ def self_check(
         wide = [x.double().requires_grad_() for x in given]
         true = torch_sums(*wide, schedule=schedule, eps=1e-7)
         slopes = torch.autograd.grad(true, wide, (y.double(), end.double()))
-    errors = [
-        float((one.double() - other).detach().norm() / other.detach().norm())
-        for one, other in zip(made, (*true, *slopes), strict=True)
-    ]
-    allowed = 0.2 if kind.kind == "bfloat16" else ALLOWED[kind.precision]
-    return max(errors, key=lambda e: (e != e, e)), allowed
+    return worst(made, (*true, *slopes)), products(device).allowed

@@ -87,7 +87,7 @@ def _run(
     n, rows, width, cols = sizes
     kernel[grid](
         *given, n, rows, width, cols, _shift(width, cols), TOKENS, ROWS, BLOCK,
-        kind.triton, kind.precision, num_warps=WARPS, num_stages=1,
+        *kind.how, num_warps=WARPS, num_stages=1,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the kernels take the factors of products in, and how much shared memory a device has."""
+"""What kernels take the factors of products in, how exact those are, and what a device holds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 
 import torch
+import triton
 import triton.language as tl
 
 
@@ -35,6 +36,18 @@ class Products:
         """Of one factor."""
         return self.torch.itemsize
 
+    @property
+    def how(self) -> tuple[tl.dtype, str]:
+        """The last arguments of every kernel."""
+        return self.triton, self.precision
+
+    @property
+    def allowed(self) -> float:
+        """Relative error that a self-check lets pass; a wrong kernel is off by more than it."""
+        if self.kind == "bfloat16":
+            return 0.2
+        return 0.05 if self.precision == "tf32" else 1e-3
+
 
 def products(device: torch.device) -> Products:
     """What `torch.set_float32_matmul_precision` asks for, as torch's own products have it.
@@ -50,6 +63,11 @@ def products(device: torch.device) -> Products:
     if torch.version.hip:
         return Products("float32", "ieee")
     return Products("float32", "tf32" if asked == "high" else "tf32x3")
+
+
+def side(size: int) -> int:
+    """The next power of two, 16 at least: the smallest tile of a product."""
+    return max(16, int(triton.next_power_of_2(size)))
 
 
 @functools.lru_cache(maxsize=16)
