@@ -102,9 +102,9 @@ def split_files(source: str) -> tuple[dict[str, bytes], dict[str, bytes]]:
     )
 
 
-def path_hash(relative: str) -> float:
-    """A number in [0, 1) from a file's relative path, the same on every machine."""
-    return int.from_bytes(hashlib.sha256(relative.encode()).digest()[:8], "big") / 2**64
+def unit_hash(text: str) -> float:
+    """A number in [0, 1), the same on every machine, of a file's relative path or a document."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
 def _stdlib_folder() -> Path:
@@ -138,13 +138,13 @@ def _is_kept(name: str, *, stdlib: bool) -> bool:
 
 
 def _split(source: str, documents: dict[str, bytes]) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    order = sorted((path for path in documents if documents[path]), key=path_hash)
+    order = sorted((path for path in documents if documents[path]), key=unit_hash)
     if len(order) < 2:
         raise UserError(
             f"task_args.corpus={source!r}: {len(order)} files with text, but a folder needs at "
             "least 2, one to train on and one to hold out. A single file is given by its own path."
         )
-    held_out = max(1, sum(path_hash(path) < HELD_OUT for path in order))
+    held_out = max(1, sum(unit_hash(path) < HELD_OUT for path in order))
     held_out = min(held_out, len(order) - 1)
     validation, train = order[:held_out], order[held_out:]
     return {path: documents[path] for path in train}, {path: documents[path] for path in validation}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ablate.errors import UserError
-from ablate.experiments.language.corpus import Corpus, load_corpus, path_hash
+from ablate.experiments.language.corpus import Corpus, load_corpus, unit_hash
 from ablate.experiments.language.ngrams import bigram_bits, unigram_bits
 
 
@@ -44,7 +44,7 @@ def test_the_split_of_a_file_does_not_depend_on_the_others(tmp_path: Path) -> No
         (fresh / name).write_bytes(documents[name])
     after = load_corpus(str(fresh))
     assert set(after.train_files) <= set(before.train_files)
-    assert all(path_hash(name) < 0.1 for name in before.validation_files)
+    assert all(unit_hash(name) < 0.1 for name in before.validation_files)
 
 
 def test_few_files_still_give_one_to_hold_out(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_few_files_still_give_one_to_hold_out(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(name.encode() * 9)
     (tmp_path / ".hidden").write_bytes(b"secret")
     corpus = load_corpus(str(tmp_path))
-    held_out, trained = sorted("xy", key=path_hash)
+    held_out, trained = sorted("xy", key=unit_hash)
     assert corpus.validation.tobytes() == held_out.encode() * 9 + b"\x00"
     assert corpus.train.tobytes() == trained.encode() * 9 + b"\x00"
 

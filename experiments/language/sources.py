@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from ablate.errors import Failure, UserError
 from ablate.experiments.hub import AUTO, SAMPLE, Dataset, open_rows
-from ablate.experiments.language.corpus import STDLIB, split_files
-from ablate.experiments.row_files import find_files
+from ablate.experiments.language.corpus import STDLIB, split_files, unit_hash
+from ablate.experiments.row_files import find_files, listing
 
 COLUMN = "text"
 PUBLISHED = {
@@ -108,8 +108,7 @@ def declared_key(corpus: str) -> str:
     if not path.exists():
         split_files(corpus)  # says so
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    facts = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(listing(files)).encode()).hexdigest()[:16]
 
 
 def open_source(corpus: str) -> Source:
@@ -142,7 +141,7 @@ def open_source(corpus: str) -> Source:
     def documents() -> Iterator[Document]:
         for row in rows:
             if text := _clean(_text_of(row[COLUMN], corpus)):
-                yield Document(text, document_hash(text) < share)
+                yield Document(text, unit_hash(text) < share)
 
     split = f"{share:g} of the documents, by the SHA-256 of their text"
     return Source(corpus, rows.source, rows.is_sample, rows.key, split, documents)
@@ -155,11 +154,6 @@ def _text_of(given: Any, corpus: str) -> str:
             f"task_args.corpus={corpus!r}: column {COLUMN!r} has {given!r:.40}; must be text."
         )
     return given or ""
-
-
-def document_hash(text: str) -> float:
-    """A number in [0, 1) from a document's text: equal documents are never in both splits."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
 def _of_text(corpus: str) -> Source:
