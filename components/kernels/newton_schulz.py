@@ -22,6 +22,7 @@ from ablate.components.kernels.tuning import fastest
 from ablate.components.newton_schulz import Schedule
 from ablate.components.orthogonal_sums import Inputs, back, basis_of, onto
 from ablate.components.orthogonal_sums import orthogonal_sums as torch_sums
+from ablate.components.recurrence.lanes import as_lanes, as_rows
 
 MOST_ROWS = 128
 GROUP = 16
@@ -132,8 +133,9 @@ class _Sums(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, tuple[int, ...]]:
-        return _in_lanes(_Sums, info.batch_size, in_dims, inputs)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (0,) * len(inputs))
+        return as_lanes(info, _Sums.apply(*flat), (0, 0))  # type: ignore[no-untyped-call]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -162,26 +164,13 @@ class _Gradients(torch.autograd.Function):
         pass
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, tuple[int, ...]]:
-        return _in_lanes(_Gradients, info.batch_size, in_dims, inputs)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        flat = as_rows(info, in_dims, inputs, (0,) * len(inputs))
+        return as_lanes(info, _Gradients.apply(*flat), (0,) * 8)  # type: ignore[no-untyped-call]
 
 
 def _onto(basis: Tensor | None, *rows: Tensor) -> tuple[Tensor, ...]:
     return rows if basis is None else tuple(onto(basis, x.float()) for x in rows)
-
-
-def _in_lanes(
-    function: Any, lanes: int, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]
-) -> tuple[Any, tuple[int, ...]]:
-    """Lanes are as many more rows."""
-    *tensors, schedule, eps = inputs
-    laid = [
-        x.expand(lanes, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip(tensors, in_dims[: len(tensors)], strict=True)
-    ]
-    out = function.apply(*(x.flatten(0, 1) for x in laid), schedule, eps)
-    rows = laid[0].shape[1]
-    return tuple(y.unflatten(0, (lanes, rows)) for y in out), (0,) * len(out)
 
 
 def sums(
@@ -243,38 +232,36 @@ class _Job:
         tokens = self.tensors[7].shape[1]
         return p, -(-writes // group), group, sources, writes, tokens, rows, cols
 
+    def run(self, kernel: Any, launch: Launch, *given: Tensor) -> None:
+        p, groups, group, sources, writes, tokens, rows, cols = self.sizes()
+        kernel[(p * groups,)](
+            *given, self.schedule, self.schedule.shape[0], self.eps,
+            sources, writes, group, tokens, rows, cols,
+            launch.rows, launch.side, launch.cols, launch.block, TOKENS, not self.tall,
+            *launch.products.how, num_warps=launch.warps, num_stages=1,
+        )  # fmt: skip
+
     def forward(self, launch: Launch) -> tuple[Tensor, Tensor]:
         s0 = self.tensors[0]
-        p, groups, group, sources, writes, tokens, rows, cols = self.sizes()
+        p, groups, *_, tokens, rows, cols = self.sizes()
         out = _zeros(s0, p, groups, tokens, cols if self.tall else rows)
         end_out = _zeros(s0, p, groups, rows, cols)
-        wide, narrow, squares = _scratch(s0, p * groups, launch)
-        forward_kernel[(p * groups,)](
-            *self.tensors, out, end_out, wide, narrow, squares, self.schedule,
-            self.schedule.shape[0], self.eps, sources, writes, group, tokens, rows, cols,
-            launch.rows, launch.side, launch.cols, launch.block, TOKENS, not self.tall,
-            launch.products.triton, launch.products.precision,
-            num_warps=launch.warps, num_stages=1,
-        )  # fmt: skip
+        scratch = _scratch(s0, p * groups, launch)
+        self.run(forward_kernel, launch, *self.tensors, out, end_out, *scratch)
         end = end_out.sum(1)
         return out.sum(1), end.mT if self.tall else end
 
     def backward(self, launch: Launch, *, d_y: Tensor, d_last: Tensor) -> tuple[Tensor, ...]:
         s0, u, z, carry, read, write, end, given = self.tensors
-        p, groups, group, sources, writes, tokens, rows, cols = self.sizes()
+        p, groups = self.sizes()[:2]
         d_y, d_last = d_y.contiguous(), (d_last.mT if self.tall else d_last).contiguous()
         left, right = (given, d_y) if self.tall else (d_y, given)
         parts = [_zeros(s0, p, groups, *x.shape[1:]) for x in (s0, u, z, given)]
         whole = [torch.zeros_like(x, dtype=torch.float32) for x in (carry, read, write, end)]
-        wide, narrow, dual, squares = _scratch(s0, p * groups, launch, dual=True)
-        backward_kernel[(p * groups,)](
-            s0, u, z, carry, read, write, end, left, right, d_last,
-            *parts[:3], *whole, parts[3], wide, narrow, dual, squares, self.schedule,
-            self.schedule.shape[0], self.eps, sources, writes, group, tokens, rows, cols,
-            launch.rows, launch.side, launch.cols, launch.block, TOKENS, not self.tall,
-            launch.products.triton, launch.products.precision,
-            num_warps=launch.warps, num_stages=1,
-        )  # fmt: skip
+        scratch = _scratch(s0, p * groups, launch, dual=True)
+        inputs = (*self.tensors[:7], left, right, d_last)
+        made = (*parts[:3], *whole, parts[3])
+        self.run(backward_kernel, launch, *inputs, *made, *scratch)
         d_s0, d_u, d_z, d_given = (part.sum(1) for part in parts)
         if self.tall:
             d_s0, d_u, d_z = d_s0.mT, d_z, d_u
