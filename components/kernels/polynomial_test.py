@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,13 +12,7 @@ from ablate.components.kernels import polynomial
 from ablate.components.kernels.newton_schulz_test import apart
 from ablate.components.kernels.polynomial import read_polynomial, write_polynomial
 
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Memory that a kernel forgets to write is NaN."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def features(x: Tensor, roots: Tensor, *, constant: bool) -> Tensor:
