@@ -29,8 +29,7 @@ from ablate.experiments.commonsense.sets import (
 from ablate.experiments.commonsense.standard_errors import RULES, of_average
 from ablate.experiments.hub import AUTO, HUB, SAMPLE, Rows
 from ablate.experiments.language.task import LanguageTask
-from ablate.experiments.language.tokenizer import BYTES, Tokenizer, load_published
-from ablate.experiments.language.tokenizer import HUB as PUBLISHED
+from ablate.experiments.language.tokenizer import BYTES, Tokenizer
 from ablate.experiments.rows import fingerprint
 from ablate.experiments.task import Batch
 
@@ -104,9 +103,7 @@ class CommonsenseTask:
         )
 
     def text_tokenizer(self) -> Tokenizer:
-        """What turns text into the model's tokens; one that is published needs no text prepared."""
-        if self.tokenizer.startswith(f"{PUBLISHED}:"):
-            return load_published(self.tokenizer)
+        """What turns text into the model's tokens."""
         return self._text.text_tokenizer()
 
     @cached_property

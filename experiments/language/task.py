@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from ablate.components.newton_schulz import NewtonSchulz, set_steps
 from ablate.errors import UserError
+from ablate.experiments.answers import device_of
 from ablate.experiments.hub import corpora_folder
 from ablate.experiments.language.corpus import load_corpus
 from ablate.experiments.language.data import Data, HeldOut, PackedData, RawData
@@ -26,12 +27,13 @@ from ablate.experiments.language.packing import build
 from ablate.experiments.language.shards import FORMAT, INDEX, Packed, open_packed
 from ablate.experiments.language.sources import declared_key, is_text, open_source
 from ablate.experiments.language.tokenizer import (
+    BPE,
     BYTES,
     HUB,
-    ByteTokenizer,
     Tokenizer,
     check_spec,
     load_published,
+    make_tokenizer,
     vocab_of,
 )
 from ablate.experiments.task import UNSCORED, Batch
@@ -187,12 +189,14 @@ class LanguageTask:
         return open_packed(self._place)
 
     def text_tokenizer(self) -> Tokenizer:
-        """What turns text into this task's tokens.
+        """What turns text into this task's tokens; only one that is trained needs the corpus.
 
         Raises:
             UserError, Failure: as `prepare`.
         """
-        return ByteTokenizer() if self.tokenizer == BYTES else self.packed().tokenizer()
+        if self.tokenizer.startswith(BPE):
+            return self.packed().tokenizer()
+        return make_tokenizer(self.tokenizer, tuple)
 
     def data_identity(self) -> str:
         """Hash of the tokens of both splits, the tokenizer and the split.
@@ -285,8 +289,7 @@ class LanguageTask:
 
 def _losses(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """Loss of each token in nats, float64 on the CPU, shape ``[b t]``."""
-    parameter = next(model.parameters(), None)
-    device = torch.device("cpu") if parameter is None else parameter.device
+    device = device_of(model)
     training = model.training
     model.eval()
     try:
