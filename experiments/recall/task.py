@@ -155,7 +155,7 @@ class RecallTask:
                     "task_args.facts or task_args.fillers."
                 )
 
-    @property
+    @cached_property
     def vocab(self) -> int:
         """Number of tokens."""
         return toy_words().vocab if self.tokenizer == WORDS else vocab_of(self.tokenizer)
@@ -172,7 +172,7 @@ class RecallTask:
             return None
         return LanguageTask(
             corpus=self.corpus, tokenizer=self.tokenizer, context=self.length, batch=self.batch,
-            tokens=self.tokens, validation_bytes=max(32_768, self.length),
+            tokens=self.tokens, validation_bytes=max(self.length, LanguageTask.validation_bytes),
         )  # fmt: skip
 
     @property
