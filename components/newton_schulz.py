@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ablate.components.dims import Dims
 from ablate.components.limits import Limit
+from ablate.components.recurrence.lanes import Slopes, lanes_first
 
 Schedule: TypeAlias = tuple[tuple[float, float, float], ...]  # (a, b, c); the last one repeats
 
@@ -158,26 +159,19 @@ class _Orthogonalise(torch.autograd.Function):
         return d, None, None
 
 
-class _Slope(torch.autograd.Function):
-    """The gradient of `_Orthogonalise`; a function too, so that lanes are rows here as well."""
+class _Slope(Slopes):
+    """The gradient of `_Orthogonalise`."""
 
     @staticmethod
     def forward(s: Tensor, d: Tensor, schedule: Schedule, eps: float) -> Tensor:
         return derivative(s, d, schedule, eps)[1]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
-
-    @staticmethod
     def vmap(
         info: Any, in_dims: tuple[Any, ...], s: Tensor, d: Tensor, schedule: Schedule, eps: float
     ) -> tuple[Tensor, int]:
-        lanes = [
-            x.expand(info.batch_size, *x.shape) if at is None else x.movedim(at, 0)
-            for x, at in zip((s, d), in_dims[:2], strict=True)
-        ]
-        out: Tensor = _Slope.apply(*lanes, schedule, eps)  # type: ignore[no-untyped-call]
+        s, d = (lanes_first(x, at, info.batch_size) for x, at in zip((s, d), in_dims, strict=False))
+        out: Tensor = _Slope.apply(s, d, schedule, eps)  # type: ignore[no-untyped-call]
         return out, 0
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.newton_schulz import Schedule, derivative, iterate
-from ablate.components.recurrence.lanes import as_lanes, as_rows
+from ablate.components.recurrence.lanes import Slopes, by_rows
 
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 WORTH = 1.5  # a basis is made where it is so much narrower than the features
@@ -52,6 +52,7 @@ def orthogonal_sums(
     return y, last
 
 
+@by_rows((0,) * 10, (0, 0))
 class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -80,19 +81,15 @@ class _Sums(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (0,) * len(inputs))
-        return as_lanes(info, _Sums.apply(*flat), (0, 0))  # type: ignore[no-untyped-call]
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         given = (*ctx.saved_tensors, *grads, ctx.schedule, ctx.eps)
         slopes: tuple[Tensor, ...] = _SumsBack.apply(*given)  # type: ignore[no-untyped-call]
         return (*slopes, None, None)
 
 
-class _SumsBack(torch.autograd.Function):
-    """The gradient of `_Sums`; a function too, so that lanes are rows here as well."""
+@by_rows((0,) * 12, (0,) * 8)
+class _SumsBack(Slopes):
+    """The gradient of `_Sums`."""
 
     @staticmethod
     def forward(
@@ -129,15 +126,6 @@ class _SumsBack(torch.autograd.Function):
         d_z = torch.bmm((read.mT.unsqueeze(-1) * u.unsqueeze(2)).flatten(2), h.flatten(1, 2))
         d_s0, d_z, d_right = (back(basis, x) for x in (d_s0, d_z, d_right))
         return d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_right
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (0,) * len(inputs))
-        return as_lanes(info, _SumsBack.apply(*flat), (0,) * 8)  # type: ignore[no-untyped-call]
 
 
 def basis_of(*rows: Tensor) -> Tensor | None:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.components.recurrence.lanes import as_lanes, as_rows, quick
+from ablate.components.recurrence.lanes import Slopes, by_rows
 
 ROWS = (0,) * 6  # where the rows of the inputs of reads and writes lie
 
@@ -70,7 +70,7 @@ def scan_weight(
     return us, starts, end
 
 
-@quick
+@by_rows(ROWS, 0)
 class _Read(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -87,20 +87,14 @@ class _Read(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, ROWS)
-        (y,), (at,) = as_lanes(info, (_Read.apply(*flat),), (0,))  # type: ignore[no-untyped-call]
-        return y, at
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         slopes: tuple[Tensor, ...] = _ReadBack.apply(*ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
         return slopes
 
 
-@quick
-class _ReadBack(torch.autograd.Function):
-    """The gradient of `_Read`; a function too, so that lanes are rows here as well."""
+@by_rows((*ROWS, 0), ROWS)
+class _ReadBack(Slopes):
+    """The gradient of `_Read`."""
 
     @staticmethod
     def forward(
@@ -119,17 +113,8 @@ class _ReadBack(torch.autograd.Function):
             d_state[:, m] = torch.bmm((part * dy).mT, z)
         return dz, d_state, d_zs, d_us, d_share, d_read
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (*ROWS, 0))
-        return as_lanes(info, _ReadBack.apply(*flat), ROWS)  # type: ignore[no-untyped-call]
-
-
-@quick
+@by_rows(ROWS[:5], 0)
 class _Write(torch.autograd.Function):
     @staticmethod
     def forward(state: Tensor, zs: Tensor, us: Tensor, mix: Tensor, last: Tensor) -> Tensor:
@@ -142,19 +127,13 @@ class _Write(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, ROWS[:5])
-        (y,), (at,) = as_lanes(info, (_Write.apply(*flat),), (0,))  # type: ignore[no-untyped-call]
-        return y, at
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         slopes: tuple[Tensor, ...] = _WriteBack.apply(*ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
         return slopes
 
 
-@quick
-class _WriteBack(torch.autograd.Function):
+@by_rows(ROWS[:6], ROWS[:5])
+class _WriteBack(Slopes):
     """The gradient of `_Write`."""
 
     @staticmethod
@@ -171,17 +150,8 @@ class _WriteBack(torch.autograd.Function):
             d_us.addcmul_(last[..., m : m + 1], on[..., m, :])
         return d_state, d_zs, d_us, d_mix, on.mul_(us.unsqueeze(2)).sum(-1)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, ROWS[:6])
-        return as_lanes(info, _WriteBack.apply(*flat), ROWS[:5])  # type: ignore[no-untyped-call]
-
-
-@quick
+@by_rows((0, 1, 1, 1, 1, 1), (1, 1, 0))
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -209,18 +179,13 @@ class _Scan(torch.autograd.Function):
         ctx.save_for_backward(probes, zs, mix, last, *output[:2])
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor | None) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (0, 1, 1, 1, 1, 1))
-        return as_lanes(info, _Scan.apply(*flat), (1, 1, 0))  # type: ignore[no-untyped-call]
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         d, d_probes, d_zs, d_values, d_mix, d_last = _ScanBack.apply(*ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
         return d, d_probes, d_zs, d_values, d_mix, d_last
 
 
-@quick
-class _ScanBack(torch.autograd.Function):
+@by_rows((*(1,) * 8, 0), (0, 1, 1, 1, 1, 1))
+class _ScanBack(Slopes):
     """The gradient of `_Scan`: the same turns, from the last on."""
 
     @staticmethod
@@ -261,15 +226,6 @@ class _ScanBack(torch.autograd.Function):
         if probes is not None:
             d_probes = torch.matmul(errors.unsqueeze(2), starts[:, :, : probes.shape[2]])
         return ds[0].clone(), d_probes, d_zs, errors.neg(), d_mix, d_last
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Tensor | None) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (1,) * 8 + (0,))
-        return as_lanes(info, _ScanBack.apply(*flat), (0, 1, 1, 1, 1, 1))  # type: ignore[no-untyped-call]
 
 
 def _in_turns(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ablate.components.recurrence.lanes import as_lanes, as_rows, quick
+from ablate.components.recurrence.lanes import Slopes, by_rows
 
 
 def fold(
@@ -35,7 +35,7 @@ def fold(
     return share, read, mix, last
 
 
-@quick
+@by_rows((0,) * 5, (0,) * 5)
 class _Fold(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -80,11 +80,6 @@ class _Fold(torch.autograd.Function):
         ctx.save_for_backward(*given, share, read, momentum)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (0,) * 5)
-        return as_lanes(info, _Fold.apply(*flat), (0,) * 5)  # type: ignore[no-untyped-call]
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         slopes: tuple[Tensor | None, ...] = _FoldBack.apply(  # type: ignore[no-untyped-call]
             *ctx.saved_tensors, *grads[:4], ctx.again
@@ -92,8 +87,8 @@ class _Fold(torch.autograd.Function):
         return slopes
 
 
-@quick
-class _FoldBack(torch.autograd.Function):
+@by_rows((0,) * 12, (0,) * 5)
+class _FoldBack(Slopes):
     """The gradient of `_Fold`: the recurrence from the last token on."""
 
     @staticmethod
@@ -141,15 +136,6 @@ class _FoldBack(torch.autograd.Function):
         d_gamma = _oldest_first(_band(d_written[..., m - 1 :], c))
         d_again = _oldest_first(_band(d_memory[..., m:], c)) if again else None
         return d_keep, d_theta, d_scale, d_gamma, d_again
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (0,) * 12)
-        return as_lanes(info, _FoldBack.apply(*flat), (0,) * 5)  # type: ignore[no-untyped-call]
 
 
 def _run(rows: Tensor, rate: Tensor) -> None:

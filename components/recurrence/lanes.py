@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -11,11 +12,35 @@ from torch import Tensor
 Function = TypeVar("Function", bound=type[torch.autograd.Function])
 
 
-def quick(function: Function) -> Function:
-    """Spare `apply` from reading the signature of `forward` at every call, as PyTorch does."""
-    forward: Any = function.forward
-    forward.__signature__ = inspect.signature(forward)
-    return function
+class Slopes(torch.autograd.Function):
+    """The gradient of a function; a function too, so that lanes are rows here as well."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing is kept: there is no further gradient."""
+
+
+def by_rows(given: tuple[int, ...], made: tuple[int, ...] | int) -> Callable[[Function], Function]:
+    """Let lanes be more rows, which lie at `given` in inputs and at `made` in one or more results.
+
+    It also spares `apply` from reading the signature of `forward` at every call, as PyTorch does.
+    """
+
+    def ruled(function: Function) -> Function:
+        known: Any = function
+
+        def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+            results = known.apply(*as_rows(info, in_dims, inputs, given))
+            if isinstance(made, tuple):
+                return as_lanes(info, results, made)
+            (y,), (at,) = as_lanes(info, (results,), (made,))
+            return y, at
+
+        known.vmap = staticmethod(rule)
+        known.forward.__signature__ = inspect.signature(known.forward)
+        return function
+
+    return ruled
 
 
 def as_rows(
@@ -23,7 +48,9 @@ def as_rows(
 ) -> list[Any]:
     """Every tensor with its lanes before dimension `rows` of its own, as more of it."""
     return [
-        x if not isinstance(x, Tensor) else _as_rows(x, lane, row, info.batch_size)
+        lanes_first(x, lane, info.batch_size).movedim(0, row).flatten(row, row + 1)
+        if isinstance(x, Tensor)
+        else x
         for x, lane, row in zip(inputs, in_dims, rows, strict=True)
     ]
 
@@ -39,6 +66,6 @@ def as_lanes(
     return parts, tuple(None if y is None else row for y, row in zip(parts, rows, strict=True))
 
 
-def _as_rows(x: Tensor, lane: int | None, row: int, count: int) -> Tensor:
-    x = x.unsqueeze(0).expand(count, *x.shape) if lane is None else x.movedim(lane, 0)
-    return x.movedim(0, row).flatten(row, row + 1)
+def lanes_first(x: Tensor, lane: int | None, count: int) -> Tensor:
+    """All `count` lanes of `x`, which may be the same for all."""
+    return x.expand(count, *x.shape) if lane is None else x.movedim(lane, 0)
