@@ -13,8 +13,32 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from torch import Tensor, nn
 
+from ablate.errors import UserError
+
 UNSCORED = -100
 """Target of a position that no loss is taken at."""
+
+
+Limits: TypeAlias = Mapping[str, tuple[int, int | None]]
+"""Arguments of a task that are whole numbers: the least and the most; None is no limit."""
+
+
+def at_least(least: int, *names: str) -> Limits:
+    """The limits of arguments that have no most."""
+    return dict.fromkeys(names, (least, None))
+
+
+def check_limits(task: object, limits: Limits) -> None:
+    """Refuse a task with an argument outside its limits; one that is None has none.
+
+    Raises:
+        UserError: names the first such argument and what it may be.
+    """
+    for name, (least, most) in limits.items():
+        given = getattr(task, name)
+        if given is not None and (given < least or (most is not None and given > most)):
+            rule = f"at least {least}" if most is None else f"in [{least}, {most}]"
+            raise UserError(f"task_args.{name}={given}: must be {rule}.")
 
 
 class Batch(NamedTuple):

@@ -20,7 +20,7 @@ from ablate.experiments.babilong.words import LABELS, Words
 from ablate.experiments.babilong.world import FACTS, draw_sample
 from ablate.experiments.prose import load_prose
 from ablate.experiments.rows import Tokens, fingerprint, seeded
-from ablate.experiments.task import UNSCORED, Batch
+from ablate.experiments.task import UNSCORED, Batch, at_least, check_limits
 
 QAName: TypeAlias = Literal["qa1", "qa2", "qa3", "qa4", "qa5"]
 NOISE_SEEDS = 2**63
@@ -76,9 +76,9 @@ class BABILongTask:
                 raise UserError(
                     f"task_args.max_facts={self.max_facts}: {qa} needs {least} facts or more."
                 )
-        for field in ("length", "noise_words", "test_rows", "segment", "batch", "tokens"):
-            if getattr(self, field) < 1:
-                raise UserError(f"task_args.{field}={getattr(self, field)}: must be at least 1.")
+        check_limits(
+            self, at_least(1, "length", "noise_words", "test_rows", "segment", "batch", "tokens")
+        )
         if not self.test_lengths or min(self.test_lengths) < 0:
             raise UserError(f"task_args.test_lengths={self.test_lengths}: lengths of at least 0.")
         if not 0 <= self.band[0] <= self.band[1] <= 1:

@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.experiments.capacity.memory import FeatureMap, Writer, lift, read, write, write_exactly
-from ablate.experiments.task import Row
+from ablate.experiments.task import Row, at_least, check_limits
 
 PROTOCOL = "capacity-1"
 """Changed with anything that changes the pairs drawn."""
@@ -69,10 +69,8 @@ class CapacityTask:
     metrics: ClassVar[tuple[str, ...]] = ("final/error", "final/recalled", "train/error")
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            given = getattr(self, field.name)
-            if isinstance(given, int) and not isinstance(given, bool) and given < 1:
-                raise UserError(f"task_args.{field.name}={given!r}: must be at least 1.")
+        sizes = ("pairs", "key", "value", "degree", "layers", "hidden", "passes")
+        check_limits(self, at_least(1, *sizes))
         if self.lr is not None and not 0 < self.lr < math.inf:
             raise UserError(f"task_args.lr={self.lr!r}: must be above 0, or null for the default.")
         if self.writer == "exact" and self.layers > 1:

@@ -31,7 +31,7 @@ from ablate.experiments.hub import AUTO, HUB, SAMPLE, Rows
 from ablate.experiments.language.task import LanguageTask
 from ablate.experiments.language.tokenizer import BYTES, Tokenizer
 from ablate.experiments.rows import fingerprint
-from ablate.experiments.task import Batch
+from ablate.experiments.task import Batch, at_least, check_limits
 
 AVERAGED = tuple(name for name, one in SETS.items() if one.averaged)
 """The eight sets whose accuracies the papers average."""
@@ -77,11 +77,8 @@ class CommonsenseTask:
 
     def __post_init__(self) -> None:
         check_names(self.sets)
-        for field, least in (("max_length", 1), ("pass_tokens", 1), ("limit", 0)):
-            if getattr(self, field) < least:
-                raise UserError(
-                    f"task_args.{field}={getattr(self, field)}: must be at least {least}."
-                )
+        check_limits(self, at_least(1, "max_length", "pass_tokens"))
+        check_limits(self, at_least(0, "limit"))
         if 0 < self.limit < FEWEST:
             raise UserError(
                 f"task_args.limit={self.limit}: a standard error needs {FEWEST} items (0 is all)."

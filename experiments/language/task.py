@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -36,7 +36,7 @@ from ablate.experiments.language.tokenizer import (
     make_tokenizer,
     vocab_of,
 )
-from ablate.experiments.task import UNSCORED, Batch
+from ablate.experiments.task import UNSCORED, Batch, at_least, check_limits
 
 SHORTEST_CONTEXT = 8
 BYTES_PER_TOKEN = 4
@@ -82,12 +82,9 @@ class LanguageTask:
     name: ClassVar[str] = "language"
 
     def __post_init__(self) -> None:
-        least = {"context": SHORTEST_CONTEXT, "validation_bytes": self.context}
-        for field in fields(self):
-            given = getattr(self, field.name)
-            if isinstance(given, int) and given < least.get(field.name, 1):
-                rule = f"must be at least {least.get(field.name, 1)}"
-                raise UserError(f"task_args.{field.name}={given!r}: {rule}.")
+        check_limits(self, at_least(SHORTEST_CONTEXT, "context"))
+        check_limits(self, at_least(1, "corpus_bytes", "batch", "tokens"))
+        check_limits(self, at_least(self.context, "validation_bytes"))
         if any(steps < 0 for steps in self.scored_steps):
             raise UserError(f"task_args.scored_steps={self.scored_steps}: numbers of at least 0.")
         check_spec(self.tokenizer)

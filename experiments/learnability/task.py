@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -16,7 +16,7 @@ from ablate.errors import UserError
 from ablate.experiments.learnability.lanes import MLPLanes
 from ablate.experiments.learnability.learner import OnlineMLP, OptimizerName, shapes_of
 from ablate.experiments.learnability.targets import Pairs, Stream, Target, make_pairs
-from ablate.experiments.task import Row
+from ablate.experiments.task import Row, at_least, check_limits
 
 PROTOCOL = "learnability-1"
 """Changed with anything that changes the pairs drawn."""
@@ -59,10 +59,8 @@ class LearnabilityTask:
     metrics: ClassVar[tuple[str, ...]] = ("final/loss", "train/loss")
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            given = getattr(self, field.name)
-            if isinstance(given, int) and given < 1:
-                raise UserError(f"task_args.{field.name}={given!r}: must be at least 1.")
+        sizes = ("hidden_layers", "expansion", "length", "dim", "rank", "window")
+        check_limits(self, at_least(1, *sizes))
         if self.lr is not None and not 0 < self.lr < math.inf:
             raise UserError(f"task_args.lr={self.lr!r}: must be above 0, or null for the default.")
 

@@ -14,7 +14,7 @@ from ablate.experiments.answers import Predictor, accuracy, loss, macro_batch_me
 from ablate.experiments.mad.recall import fuzzy_recall, in_context_recall
 from ablate.experiments.mad.sequences import compression, memorization, selective_copying
 from ablate.experiments.rows import Rows, check_disjoint, epochs, fingerprint, seeded, to_rows
-from ablate.experiments.task import Batch
+from ablate.experiments.task import Batch, at_least, check_limits
 
 REFERENCE_BATCH = 128
 """Rows over which the reference averages its macro accuracy."""
@@ -90,9 +90,7 @@ class MADTask:
         for field, value in TOY[self.variant]._asdict().items():
             if not getattr(self, field):
                 object.__setattr__(self, field, value)
-        for field in ("train_rows", "test_rows", "batch", "tokens"):
-            if getattr(self, field) < 1:
-                raise UserError(f"task_args.{field}={getattr(self, field)}: must be at least 1.")
+        check_limits(self, at_least(1, "train_rows", "test_rows", "batch", "tokens"))
         self._rows(np.random.default_rng(0), 1, train=False)  # refuses sizes that do not fit
 
     @property

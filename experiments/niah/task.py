@@ -33,7 +33,7 @@ from ablate.experiments.niah.generator import (
 from ablate.experiments.niah.scoring import complete, contains
 from ablate.experiments.prose import Prose, load_prose
 from ablate.experiments.rows import Rows, fingerprint, seeded
-from ablate.experiments.task import UNSCORED, Batch
+from ablate.experiments.task import UNSCORED, Batch, at_least, check_limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +84,12 @@ class NIAHTask:
                 f"task_args.value_length={self.value_length}: must be in [{few}, {full}], or 0 for "
                 f"{full}."
             )
-        if not 1 <= self.key_words <= len(ADJECTIVES):
-            raise UserError(
-                f"task_args.key_words={self.key_words}: must be in [1, {len(ADJECTIVES)}]."
-            )
+        check_limits(self, {"key_words": (1, len(ADJECTIVES))})
         least = shortest(self.variant, self.value_length, self.key_words)
-        if self.length < least:
-            raise UserError(f"task_args.length={self.length}: must be at least {least}.")
+        check_limits(self, at_least(least, "length"))
         if not self.multiples or min(self.multiples) < 1:
             raise UserError(f"task_args.multiples={self.multiples}: whole numbers of at least 1.")
-        for field in ("test_rows", "batch", "tokens"):
-            if getattr(self, field) < 1:
-                raise UserError(f"task_args.{field}={getattr(self, field)}: must be at least 1.")
+        check_limits(self, at_least(1, "test_rows", "batch", "tokens"))
         names = self.key_words**2 * 9 * 10 ** (self.value_length - 1)
         if self.variant != "single_3" and 2 * self.test_rows * len(self.multiples) > names:
             raise UserError(

@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -19,7 +19,7 @@ from ablate.experiments.learnability.targets import Pairs, Stream, Target, make_
 from ablate.experiments.learnability.task import PROTOCOL as PAIRS
 from ablate.experiments.learnability.task import report_steps, running_mean
 from ablate.experiments.online_memory.rows import MemoryRows
-from ablate.experiments.task import Draw, Draws, Row
+from ablate.experiments.task import Draw, Draws, Row, at_least, check_limits
 
 PROTOCOL = f"online-memory-1 {PAIRS}"
 """Changed with anything that changes the pairs drawn."""
@@ -67,10 +67,7 @@ class OnlineMemoryTask:
     )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            given = getattr(self, field.name)
-            if isinstance(given, int) and given < 1:
-                raise UserError(f"task_args.{field.name}={given!r}: must be at least 1.")
+        check_limits(self, at_least(1, "length", "rank", "window"))
         if not all(0 < rate < math.inf for rate in self.rates):
             raise UserError(f"task_args.rates={list(self.rates)}: all must be above 0.")
 

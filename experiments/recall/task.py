@@ -36,7 +36,7 @@ from ablate.experiments.recall.sets import SETS
 from ablate.experiments.recall.window import ROOM
 from ablate.experiments.recall.words import TextTokenizer, Tokenizer
 from ablate.experiments.rows import fingerprint, seeded
-from ablate.experiments.task import Batch
+from ablate.experiments.task import Batch, Limits, at_least, check_limits
 
 WORDS = "words"
 TOY_ROWS = 40
@@ -101,11 +101,7 @@ class RecallTask:
         if not self.sets or len(set(self.sets)) < len(self.sets):
             raise UserError(f"task_args.sets={list(self.sets)}: at least one set, each once.")
         self._check_tokenizer()
-        for field, (least, most) in self._limits.items():
-            given = getattr(self, field)
-            if given < least or (most is not None and given > most):
-                rule = f"at least {least}" if most is None else f"in [{least}, {most}]"
-                raise UserError(f"task_args.{field}={given}: must be {rule}.")
+        check_limits(self, self._limits)
         if not self.corpus:
             self._check_length()
 
@@ -126,7 +122,7 @@ class RecallTask:
             )
 
     @property
-    def _limits(self) -> dict[str, tuple[int, int | None]]:
+    def _limits(self) -> Limits:
         return {
             "window": (ROOM + 1, None),
             "model_length": (NEW_TOKENS + 1, None),
@@ -135,7 +131,7 @@ class RecallTask:
             "values": (1, len(NAMES)),
             "facts": (1, min(self.keys, self.values)),
             "fillers": (0, None),
-            **dict.fromkeys(("length", "batch", "tokens"), (1, None)),
+            **at_least(1, "length", "batch", "tokens"),
         }
 
     def _check_length(self) -> None:
