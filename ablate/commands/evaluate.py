@@ -192,14 +192,14 @@ def _show(found: dict[str, Any], notes: Sequence[str], out: Console) -> None:
             if isinstance(text, str) and not fact.startswith(_TRAINED_ON):
                 out.print(f"  {fact}: {text}", markup=False, soft_wrap=True)
         metrics = one["metrics"]
-        errors = {key: name for key in metrics if (name := _error_of(key)) in metrics}
+        errors = {key: error for key in metrics if (error := _error_of(key)) in metrics}
         shown = [key for key in metrics if key not in errors.values()]
         width = max(map(len, shown), default=0) + 2
         before = one.get("at_end_of_training", {})
         for key in shown:
-            error = f" ± {metrics[errors[key]]:,.4f}" if key in errors else ""
+            spread = f" ± {metrics[errors[key]]:,.4f}" if key in errors else ""
             then = f"   at the end of training {before[key]:,.4f}" if key in before else ""
-            value = f"{metrics[key]:,.4f}{error}"
+            value = f"{metrics[key]:,.4f}{spread}"
             beside = then or _guesses(key, one["info"])
             out.print(f"  {key:<{width}}{value}{beside}", markup=False, soft_wrap=True)
         if errors:

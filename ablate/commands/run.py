@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,9 +85,9 @@ def run_command(study: str, overrides: Sequence[str], options: RunOptions) -> in
 
     from ablate.study.plan import plan_study
 
-    def planned() -> Any:
-        return plan_study(declared, file, config_dirs=options.config_dirs, allow=options.allow)
-
+    planned = partial(
+        plan_study, declared, file, config_dirs=options.config_dirs, allow=options.allow
+    )
     plan = planned()
     if options.dry_run:
         show_plan(plan, out)

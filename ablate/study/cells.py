@@ -18,9 +18,9 @@ from ablate.study.match import Matched, quantity, solve
 from ablate.study.schema import Scalar
 from ablate.study.space import Point, complete, key_of
 from ablate.trial.bench import ShapeBench
-from ablate.trial.cost import Cost, Work, count_work, measure_cost
+from ablate.trial.cost import Cost, Work, count_work
 from ablate.trial.fingerprint import fingerprint
-from ablate.trial.online import memory_cost
+from ablate.trial.online import cost_of
 
 MISMATCH = 0.05  # a difference in parameters that a table must not hide
 COUNTED = 200  # cells of which each is counted; of more, those that change one factor
@@ -235,7 +235,7 @@ class Bench:
             if one.config["model"] is not None:
                 where = f"{self.workshop.file}: {label_of(one.levels, self.factors)}"
                 if isinstance(one.task, MemoryTask):
-                    memory_cost(one.config["model"], allow=self.workshop.allow, where=where)
+                    self._count(one, where)
                     continue
                 vocab = cast(SequenceTask, one.task).vocab
                 self._shapes.parameters(one.config["model"], vocab, where=where)
@@ -257,20 +257,7 @@ class Bench:
 
     def _count(self, one: Configured, where: str) -> Cost:
         """Build the model, which finds bad values, and count."""
-        model = one.config["model"]
-        if model is None:
-            return Cost()
-        if isinstance(one.task, MemoryTask):
-            return memory_cost(model, allow=self.workshop.allow, where=where)
-        task = cast(SequenceTask, one.task)
-        return measure_cost(
-            model,
-            task.vocab,
-            task.context,
-            batch=task.batch,
-            allow=self.workshop.allow,
-            where=where,
-        )
+        return cost_of(one.config["model"], one.task, allow=self.workshop.allow, where=where)
 
     def _guess(
         self, one: Configured, axes: Mapping[str, Scalar], moved: list[str], where: str

@@ -208,20 +208,18 @@ def count_work(
 @functools.lru_cache(maxsize=1024)
 def _count(model: str, vocab: int, context: int, allow: tuple[str, ...]) -> Work:
     """Count a context, or several short ones that say what it costs."""
-    lengths = short_lengths(json.loads(model), context)
-    if not lengths or _is_small(json.loads(model), context):
-        return _count_whole(model, vocab, context, allow)
-    parameters = 0
+    spec = json.loads(model)
+    lengths = [] if _is_small(spec, context) else short_lengths(spec, context)
 
     def counts(length: int) -> tuple[int, ...]:
-        nonlocal parameters
-        work = _count_whole(model, vocab, length, allow)
-        parameters = work.parameters
-        return work.state_bytes, int(work.flops), work.operations, work.written, work.kept
+        one = _count_whole(model, vocab, length, allow)
+        parts = (one.parameters, one.state_bytes, int(one.flops), one.operations)
+        return (*parts, one.written, one.kept)
 
-    if (found := extrapolate(counts, lengths, context)) is None:
+    found = extrapolate(counts, lengths, context) if lengths else None
+    if found is None:
         return _count_whole(model, vocab, context, allow)
-    state, flops, operations, written, kept = found
+    parameters, state, flops, operations, written, kept = found
     return Work(parameters, state, flops, operations, written, kept)
 
 

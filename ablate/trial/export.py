@@ -44,8 +44,8 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 FORMAT = 1
 TEXT = "text:"
 """What comes before the digest of a tokenizer that is saved with the model."""
-BYTE_TASKS = ("language", "niah", "commonsense", "commonsense_sample")
-"""Tasks whose tokens are bytes; every other one's mean what that task says."""
+BYTE_TASKS = ("niah",)
+"""Tasks of bytes that have no argument `tokenizer` to say so; others' tokens mean what they say."""
 _SHOWN = 3
 
 
@@ -106,13 +106,17 @@ class Exported:
 
 def tokenizer_of(name: str, task: object) -> str:
     """What the tokens of a task are: two tasks with equal answers can read each other's."""
-    found = text_tokenizer_of(name, task)
-    if found is None:
+    return _identity(name, _text_tokenizer_of(name, task))
+
+
+def _identity(name: str, tokenizer: Tokenizer | None) -> str:
+    """As `Facts.tokenizer` names the tokenizer of a task, None for tokens of its own."""
+    if tokenizer is None:
         return name
-    return BYTES if found.to_json() is None else f"{TEXT}{found.digest}"
+    return BYTES if tokenizer.to_json() is None else f"{TEXT}{tokenizer.digest}"
 
 
-def text_tokenizer_of(name: str, task: object) -> Tokenizer | None:
+def _text_tokenizer_of(name: str, task: object) -> Tokenizer | None:
     """The tokenizer of a task that reads text; None for one whose tokens are its own."""
     spec = getattr(task, "tokenizer", BYTES if name in BYTE_TASKS else "")
     if spec == BYTES:
@@ -186,14 +190,14 @@ def save_model(
     weights = save({key: part.cpu().clone() for key, part in model.state_dict().items()})
     config = spec["config"]
     name = config["task"]["name"]
-    task = make_task(name, config["task"]["args"])
+    tokenizer = _text_tokenizer_of(name, make_task(name, config["task"]["args"]))
     facts = Facts(
         format=FORMAT,
         **{key: config[key] for key in ("model", "task")},
         train=config.get("train") or {},
         seed=int(spec["seed"]),
         vocab=model.vocab,
-        tokenizer=tokenizer_of(name, task),
+        tokenizer=_identity(name, tokenizer),
         fingerprint=code,
         data=data,
         metrics=dict(metrics),
@@ -202,7 +206,6 @@ def save_model(
         sha256=hashlib.sha256(weights).hexdigest(),
     )
     text = json.dumps(asdict(facts), indent=2) + "\n"
-    tokenizer = text_tokenizer_of(name, task)
     table = tokenizer.to_json() if tokenizer else None
     files = {} if table is None else {TOKENIZER: table.encode()}
     try:

@@ -15,7 +15,7 @@ from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import MemoryTask, PackableTask, SequenceTask
 from ablate.trial.build import build_model
 from ablate.trial.space import target_class
-from ablate.trial.train import token_loss
+from ablate.trial.train import is_trained, token_loss
 
 RATES = ("lr", "weight_decay", "warmup", "clip", "beta1", "beta2")
 """Settings of ``train`` that lanes may differ in: they are numbers of the program."""
@@ -41,17 +41,16 @@ def shape_of(spec: dict[str, Any]) -> str | None:
         return None  # it goes on from there, which a pack cannot
     config = spec["config"]
     shared: dict[str, Any] = {key: spec.get(key) for key in ("resources", "allow")}
-    task = make_task(config["task"]["name"], config["task"]["args"])
-    if isinstance(task, MemoryTask):
-        shared |= {"task": task.name, "learner": task.pack_key(), "model": config["model"]}
-    elif config.get("model") is None:
-        if not isinstance(task, PackableTask):
-            return None
-        shared |= {"task": task.name, "learner": task.pack_key()}
-    else:
+    if is_trained(config):
         train = {key: v for key, v in (config.get("train") or {}).items() if key not in RATES}
         model = _without_starts(config["model"], tuple(spec.get("allow") or ()))
         shared |= {"model": model, "task": config["task"], "train": train}
+    else:
+        task = make_task(config["task"]["name"], config["task"]["args"])
+        if not isinstance(task, (MemoryTask, PackableTask)):
+            return None
+        model = config.get("model")
+        shared |= {"model": model, "task": task.name, "learner": task.pack_key()}
     return json.dumps(shared, sort_keys=True, default=str)
 
 
@@ -121,10 +120,9 @@ def why_alone(specs: Sequence[dict[str, Any]]) -> str | None:
     """
     spec = specs[0]
     config = spec["config"]
-    made = make_task(config["task"]["name"], config["task"]["args"])
-    if config.get("model") is None or isinstance(made, MemoryTask):
+    if not is_trained(config):
         return None
-    task = cast(SequenceTask, made)
+    task = cast(SequenceTask, make_task(config["task"]["name"], config["task"]["args"]))
     allow = tuple(spec.get("allow") or ())
     gpus = float((spec.get("resources") or {}).get("gpus") or 0)
     device = "cuda" if gpus and torch.cuda.is_available() else "cpu"

@@ -9,15 +9,15 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from ablate.components.backbone import Backbone
 from ablate.components.memory_layer import MemoryLayer
 from ablate.components.state_size import state_bytes
 from ablate.errors import UserError
-from ablate.experiments.task import Draw, Draws
+from ablate.experiments.task import Draw, Draws, MemoryTask, SequenceTask, Task
 from ablate.trial.build import initialise, make_mixer, make_part
-from ablate.trial.cost import Cost
+from ablate.trial.cost import Cost, measure_cost
 from ablate.trial.space import ALONE, Model, resolve
 from ablate.trial.streams import generator
 
@@ -68,6 +68,20 @@ def memory_cost(model: Model, *, allow: Iterable[str] = (), where: str = "") -> 
         return _count(json.dumps(model, sort_keys=True), tuple(allow))
     except UserError as error:
         raise UserError(f"{where}: {error}" if where else str(error)) from error
+
+
+def cost_of(model: Model | None, task: Task, *, allow: Iterable[str] = (), where: str = "") -> Cost:
+    """What a trial of a model costs on any kind of task; nothing is known of a task's own learner.
+
+    Raises:
+        UserError: a value or combination that a constructor refuses.
+    """
+    if model is None:
+        return Cost()
+    if isinstance(task, MemoryTask):
+        return memory_cost(model, allow=allow, where=where)
+    rows = cast(SequenceTask, task)
+    return measure_cost(model, rows.vocab, rows.context, batch=rows.batch, allow=allow, where=where)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -19,13 +19,13 @@ from typing import Any, cast
 import numpy as np
 
 from ablate.experiments.catalogue import make_task
-from ablate.experiments.task import Draws, MemoryTask, PackableTask, Row
+from ablate.experiments.task import Draws, MemoryTask, PackableTask, Row, Task
 from ablate.trial.guard import Stopped
 from ablate.trial.log import TrialLog, log_path
 from ablate.trial.metrics import MetricError
 from ablate.trial.run import Message, Trial, facts_of, logged
 from ablate.trial.streams import generator
-from ablate.trial.train import Diverged
+from ablate.trial.train import Diverged, is_trained
 
 Burst = Mapping[str, Message]
 
@@ -46,15 +46,15 @@ def run_pack(specs: Sequence[dict[str, Any]], report: Callable[[Burst], None]) -
             pack.add(spec, logs, len(specs))
         try:
             with pack.trials[0].guard.watching():
-                task = specs[0]["config"]["task"]
-                if specs[0]["config"].get("model") is None:
-                    _learn(pack)
-                elif isinstance(make_task(task["name"], task["args"]), MemoryTask):
-                    _teach(pack)
-                else:
+                config = specs[0]["config"]
+                if is_trained(config):
                     from ablate.trial.packed_models import train_lanes
 
                     train_lanes(pack)
+                elif config.get("model") is None:
+                    _learn(pack)
+                else:
+                    _teach(pack)
             pack.finish(None)
         except _AllEnded:
             pass
@@ -136,14 +136,20 @@ class Pack:
             self._report(waiting)
 
 
-def _learn(pack: Pack) -> None:
-    """Lanes of a task that brings its own learner."""
+def _start(pack: Pack) -> list[Task]:
+    """Start every lane; their tasks, which bring what learns or teach a memory."""
     tasks = []
     for trial in pack.trials:
         task = trial.spec["config"]["task"]
-        tasks.append(cast(PackableTask, make_task(task["name"], task["args"])))
-        trial.start({}, facts_of(tasks[-1]))
+        tasks.append(make_task(task["name"], task["args"]))
+        trial.start(trial.costs(tasks[-1]), facts_of(tasks[-1]))
     pack.send()
+    return tasks
+
+
+def _learn(pack: Pack) -> None:
+    """Lanes of a task that brings its own learner."""
+    tasks = [cast(PackableTask, task) for task in _start(pack)]
 
     @cache
     def streams(seed: int) -> Callable[[str], np.random.Generator]:
@@ -155,12 +161,7 @@ def _learn(pack: Pack) -> None:
 
 def _teach(pack: Pack) -> None:
     """Lanes of memories that learn alone, all of one model."""
-    tasks = []
-    for trial in pack.trials:
-        task = trial.spec["config"]["task"]
-        tasks.append(cast(MemoryTask, make_task(task["name"], task["args"])))
-        trial.start(trial.memory_costs(), facts_of(tasks[-1]))
-    pack.send()
+    tasks = [cast(MemoryTask, task) for task in _start(pack)]
 
     @cache
     def draws(seed: int) -> Draws:

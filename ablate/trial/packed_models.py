@@ -11,7 +11,6 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import cast
 
@@ -23,9 +22,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import SequenceTask
-from ablate.trial.cost import measure_cost
 from ablate.trial.packed import Pack
-from ablate.trial.run import COUNTED, facts_of
+from ablate.trial.run import facts_of
 from ablate.trial.train import (
     Loop,
     Progress,
@@ -84,10 +82,7 @@ def _loop(pack: Pack, lane: int) -> Loop:
     config, seed = trial.spec["config"], int(trial.spec["seed"])
     task = cast(SequenceTask, make_task(config["task"]["name"], config["task"]["args"]))
     model = trial.build(task.vocab)
-    costs = trial.spec.get("cost") or asdict(
-        measure_cost(config["model"], task.vocab, task.context, allow=trial.allow)
-    )
-    trial.start({key: costs[key] for key in COUNTED}, facts_of(task))
+    trial.start(trial.costs(task), facts_of(task))
     train = TrainConfig(**(config.get("train") or {}))
     return Loop(model, task, train, seed=seed, steps=steps_of(task))
 

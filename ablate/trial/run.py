@@ -23,13 +23,12 @@ from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import Draws, LearnerTask, MemoryTask, Row, SequenceTask, Task
 from ablate.trial.backend import TORCH, build_for
 from ablate.trial.checkpoint import Checkpoint, folder_of
-from ablate.trial.cost import measure_cost
 from ablate.trial.fingerprint import fingerprint
 from ablate.trial.guard import Guard, Stopped, request_path
 from ablate.trial.log import TrialLog, captured, log_path
 from ablate.trial.memory import is_out_of_memory, peak_memory, reset_peak_memory
 from ablate.trial.metrics import non_finite, to_floats
-from ablate.trial.online import draws_of, memory_cost
+from ablate.trial.online import cost_of, draws_of
 from ablate.trial.revision import revision
 from ablate.trial.streams import generator
 from ablate.trial.train import Diverged, Loop, Progress, TrainConfig, train
@@ -154,25 +153,23 @@ class Trial:
         config, seed = self.spec["config"], int(self.spec["seed"])
         task = make_task(config["task"]["name"], config["task"]["args"])
         if config.get("model") is None:
-            self.start({}, facts_of(task))
+            self.start(self.costs(task), facts_of(task))
             learner = cast(LearnerTask, task)
             learner.run(lambda name: generator(seed, name), self.learner_row)
             return
         if isinstance(task, MemoryTask):
-            self.start(self.memory_costs(), facts_of(task))
+            self.start(self.costs(task), facts_of(task))
             task.learn([task], [self.draws(seed)], lambda rows: self.learner_row(rows[0]))
             return
         sequences = cast(SequenceTask, task)
         self.rows_of_batch = sequences.batch
         model = self.build(sequences.vocab)
-        costs = self.spec.get("cost") or asdict(
-            measure_cost(config["model"], sequences.vocab, sequences.context, allow=self.allow)
-        )
+        costs = self.costs(task)
         self.checkpoint = self.make_checkpoint()
 
         def begin(loop: Loop) -> Progress:
             progress = self.checkpoint.restore(loop) if self.checkpoint else Progress()
-            self.start({key: costs[key] for key in COUNTED}, facts_of(task))
+            self.start(costs, facts_of(task))
             return progress
 
         train(
@@ -194,11 +191,12 @@ class Trial:
         model = self.spec["config"]["model"]
         return draws_of(model, seed, device=self.device, allow=self.allow)
 
-    def memory_costs(self) -> dict[str, Any]:
-        """The counts of a memory that learns alone."""
-        counted = self.spec.get("cost") or asdict(
-            memory_cost(self.spec["config"]["model"], allow=self.allow)
-        )
+    def costs(self, task: Task) -> dict[str, Any]:
+        """What the plan has counted of the model, or what is counted now; nothing without one."""
+        model = self.spec["config"].get("model")
+        if model is None:
+            return {}
+        counted = self.spec.get("cost") or asdict(cost_of(model, task, allow=self.allow))
         return {key: counted[key] for key in COUNTED}
 
     def build(self, vocab: int) -> LanguageModel:

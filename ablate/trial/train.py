@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -301,6 +302,11 @@ def schedule(step: int, steps: int, warmup: float) -> float:
     if step < rising:
         return (step + 1) / rising
     return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def is_trained(config: Mapping[str, Any]) -> bool:
+    """Whether a trial trains a model; a task's own learner is none, a memory alone only learns."""
+    return config.get("model") is not None and config.get("train", {}) is not None
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> PlainAdamW:
