@@ -11,6 +11,7 @@ no GPU or no Triton. Cases that would begin after `--seconds` are left out, and 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -21,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.components.kernels.backend import KERNELS, missing
+from ablate.components.kernels.backend import load, missing
+from ablate.components.kernels.exactness import worst
 from benchmarks.gpu_cases import CASES, Case
 
 OK, WRONG, NO_GPU = 0, 1, 4
@@ -65,16 +67,9 @@ class Result:
 
 def gpu_clock(call: Callable[[], Any]) -> float:
     """Seconds of a call on the current GPU, the least of some."""
-    call()
-    taken = []
-    for _ in range(REPEATS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        taken.append(begin.elapsed_time(end) / 1000)
-    return min(taken)
+    from ablate.components.kernels.tuning import seconds_on_gpu  # which cannot do without Triton
+
+    return seconds_on_gpu(call, REPEATS)
 
 
 def ceilings(
@@ -129,13 +124,11 @@ def measure(case: Case, precision: str, device: torch.device, clock: Clock) -> R
 
 
 def _kernel(case: Case) -> Callable[..., Any]:
-    module, name = KERNELS[case.operation]
-    form = getattr(__import__(module, fromlist=[name]), name)
-    return lambda *inputs: form(*inputs, **case.words)
+    return functools.partial(load(case.operation), **case.words)
 
 
 def _plain(case: Case) -> Callable[..., Any]:
-    return lambda *inputs: case.form(*inputs, **case.words)
+    return functools.partial(case.form, **case.words)
 
 
 def _outputs(form: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -154,11 +147,7 @@ def _error(case: Case, kernel: Callable[..., Any], inputs: Sequence[Tensor]) -> 
         _with_slopes(form, [x.to(kind).requires_grad_() for x in some])
         for form, kind in ((kernel, torch.float32), (_plain(case), torch.float64))
     )
-    errors = [
-        float((one.double() - other).norm() / other.norm().clamp_min(1e-30))
-        for one, other in zip(found, true, strict=True)
-    ]
-    return max(errors, key=lambda e: (e != e, e))
+    return worst(found, true)
 
 
 def _with_slopes(form: Callable[..., Any], inputs: list[Tensor]) -> list[Tensor]:

@@ -14,9 +14,9 @@ from ablate.analysis.formatting import count, size
 from ablate.arguments import options, plain
 from ablate.commands.settings import parse_setting
 from ablate.commands.terminal import OK, console, print_json
-from ablate.components.kernels.backend import Served, serve
+from ablate.components.kernels.backend import Served, set_backend
 from ablate.errors import unknown
-from ablate.study.backend import uses_of
+from ablate.trial.build import build_model
 from ablate.trial.cost import measure_cost
 from ablate.trial.space import (
     CHOICE,
@@ -81,9 +81,9 @@ def _served(resolved: Model, allow: Sequence[str]) -> tuple[Served, ...]:
     """What would run each operation that has a kernel on this machine, by `auto`."""
     import torch
 
+    built = build_model(resolved, 2, seed=0, device="meta", allow=allow)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    served = (serve(use, "auto", device, torch.float32) for use in uses_of(resolved, allow=allow))
-    return tuple(served)
+    return set_backend(built, "auto", device)
 
 
 def components_command(

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ablate.components.kernels.backend import (
-    KERNELS,
-    WITHOUT,
-    Layer,
-    Use,
-    interpreted,
-    unfit,
-)
+import torch
+
+from ablate.components.kernels.backend import KERNELS, WITHOUT, interpreted, served, unfit
 from ablate.errors import UserError
 from ablate.study.cells import Cell
 from ablate.study.schema import Resources
@@ -58,15 +53,9 @@ def _refused(model: Model | None, allow: Iterable[str]) -> str | None:
     """Why no kernel serves a model, or None if one does."""
     if model is None:
         return "the task brings its own learner"
-    uses = uses_of(model, allow=allow)
-    if not uses:
-        return f"no operation has one (there are: {', '.join(KERNELS)})"
-    reasons = [unfit(use) for use in uses]
-    return None if None in reasons else "; ".join(filter(None, dict.fromkeys(reasons)))
-
-
-def uses_of(model: Model, *, allow: Iterable[str] = ()) -> tuple[Use, ...]:
-    """The operations of a resolved model that have kernels, each once."""
     built = build_model(model, 2, seed=0, device="meta", allow=allow)
-    layers = (module for module in built.modules() if isinstance(module, Layer))
-    return tuple(dict.fromkeys(use for layer in layers for use in layer.operations()))
+    found = served(built, torch.device("meta"))
+    if not found:
+        return f"no operation has one (there are: {', '.join(KERNELS)})"
+    reasons = [unfit(one.use) for one in found]
+    return None if None in reasons else "; ".join(filter(None, dict.fromkeys(reasons)))

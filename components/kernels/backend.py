@@ -147,9 +147,12 @@ def kernel(operation: str, choice: str, like: Tensor) -> Callable[..., Any] | No
 def _kernel(
     use: Use, choice: str, device: torch.device, dtype: torch.dtype
 ) -> Callable[..., Any] | None:
-    if serve(use, choice, device, dtype).backend == "torch":
-        return None
-    found: Callable[..., Any] = getattr(_module(use.operation), KERNELS[use.operation][1])
+    return None if serve(use, choice, device, dtype).backend == "torch" else load(use.operation)
+
+
+def load(operation: str) -> Callable[..., Any]:
+    """The kernel of an operation, wherever it can or cannot run."""
+    found: Callable[..., Any] = getattr(_module(operation), KERNELS[operation][1])
     return found
 
 

@@ -37,7 +37,7 @@ def _weights(roots, a, b):
 @no_type_check
 def _features(
     x, roots, a, first, tokens, WIDTH: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+):
     """x_a x_b of some tokens for BLOCK of b."""
     n = tl.arange(0, TOKENS)
     by = tl.load(x + n * WIDTH + a, mask=(n < tokens) & (n + a >= n), other=1.0).to(tl.float32)

@@ -40,7 +40,7 @@ def fastest(
         return tried[0]
     key = (operation, tuple(tried), str(device))
     if key not in _best:
-        _best[key] = _search(operation, tried, run, timer or _on_gpu)
+        _best[key] = _search(operation, tried, run, timer or seconds_on_gpu)
     found: Launch = _best[key]
     return found
 
@@ -64,11 +64,11 @@ def _search(
     return min(took, key=lambda launch: took[launch])
 
 
-def _on_gpu(call: Callable[[], Any]) -> float:
+def seconds_on_gpu(call: Callable[[], Any], repeats: int = REPEATS) -> float:
     """Seconds of a call on the current GPU, the least of some; the first compiles."""
     call()
     least = float("inf")
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         call()
