@@ -14,9 +14,8 @@ from ablate.analysis.comparisons import Comparisons, Row
 from ablate.analysis.formatting import count, level, measure_words
 from ablate.analysis.frame import Cell, StudyResults
 from ablate.analysis.learning_curves import Band, band
-from ablate.dashboards.curve_figure import thinned
+from ablate.dashboards.curve_figure import outline, thinned
 from ablate.dashboards.theme import LIGHT, axis, log_axis, safe, series, style
-from ablate.dashboards.theme import band as faint
 
 COLUMNS = 3
 PANEL_HEIGHT = 200
@@ -88,26 +87,16 @@ def _panel(
 ) -> None:
     for index, (row, name) in enumerate(zip(rows, names, strict=True)):
         colour, dash = (LIGHT["ink"], "solid") if index == 0 else series(index - 1)
-        look = {"name": safe(name), "legendgroup": name, "mode": "lines"}
         found = bands[row.cell.id]
         # A cell without a curve keeps its place in the legend, which the first panel makes.
         kept = thinned(found) if found is not None else None
         if kept is not None and kept.n > 1:
-            figure.add_trace(
-                go.Scatter(
-                    **{**look, "showlegend": False},
-                    x=np.concatenate([kept.tokens, kept.tokens[::-1]]),
-                    y=np.concatenate([kept.high, kept.low[::-1]]),
-                    fill="toself",
-                    fillcolor=faint(colour),
-                    line={"width": 0},
-                    hoverinfo="skip",
-                ),
-                **place,
-            )
+            figure.add_trace(outline(kept, colour, name), **place)
         figure.add_trace(
             go.Scatter(
-                **look,
+                name=safe(name),
+                legendgroup=name,
+                mode="lines",
                 x=[] if kept is None else kept.tokens,
                 y=[] if kept is None else kept.mean,
                 line={"color": colour, "dash": dash, "width": 1.8},

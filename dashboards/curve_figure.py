@@ -128,23 +128,27 @@ def _references(figure: go.Figure, results: StudyResults, bands: Mapping[str, Ba
             )
 
 
+def outline(found: Band, colour: str, group: str) -> go.Scatter:
+    """Return the area of a band, shown and hidden with the group of the legend."""
+    return go.Scatter(
+        x=np.concatenate([found.tokens, found.tokens[::-1]]),
+        y=np.concatenate([found.high, found.low[::-1]]),
+        fill="toself",
+        fillcolor=faint(colour),
+        line={"width": 0},
+        mode="lines",
+        hoverinfo="skip",
+        legendgroup=group,
+        showlegend=False,
+    )
+
+
 def _draw(figure: go.Figure, found: Band, row: Row, look: tuple[str, str], panel: int) -> None:
     colour, dash = look
     found = thinned(found)
     place = {"row": panel, "col": 1}
     if found.n > 1:
-        outline = go.Scatter(
-            x=np.concatenate([found.tokens, found.tokens[::-1]]),
-            y=np.concatenate([found.high, found.low[::-1]]),
-            fill="toself",
-            fillcolor=faint(colour),
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-            legendgroup=row.cell.id,
-            showlegend=False,
-        )
-        figure.add_trace(outline, **place)
+        figure.add_trace(outline(found, colour, row.cell.id), **place)
     line = go.Scatter(
         x=found.tokens,
         y=found.mean,

@@ -126,7 +126,7 @@ def test_names_never_become_markup() -> None:
         question=EVIL,
         warnings=(EVIL,),
         task_args={EVIL: EVIL},
-    )  # fmt: skip
+    )
     page = Page(html_report(results))
     assert page.tags.count("script") == 4
     assert page.text.count(EVIL) > 20

@@ -18,10 +18,12 @@ def paper_section(results: StudyResults, comparisons: Comparisons, table: Publis
     lead = [f"{table.title}. {table.source}. {_honesty(table)}"]
     if ablation and not any(_ours(row, comparisons) for row in table.rows):
         lead.append("No cell of this study makes a change that the table has.")
-    shown = _beside(results, comparisons, table) if ablation else _alone(table)
     if table.measures:
         lead.append(models_lead(results, table))
+    if table.measures or not ablation:
         shown = models_table(results, table)
+    else:
+        shown = _beside(results, comparisons, table)
     return Section(
         name="paper",
         title=f"Beside {table.name}",
@@ -88,24 +90,6 @@ def _direction(own: Row, *, worse: bool, equal: bool) -> str:
 
 def _ours(row: PublishedRow, comparisons: Comparisons) -> Row | None:
     return next((one for one in comparisons.rows if one.cell.label in row.ours), None)
-
-
-def _alone(table: Published) -> TextTable:
-    columns = list(table.columns)
-    grouped = any(row.group for row in table.rows)
-    return TextTable(
-        caption=f"{table.source}, as printed.",
-        alignment="l" * (1 + grouped) + "r" * len(columns),
-        heading=("Model", *(["Group"] * grouped), *(name.replace("_", " ") for name in columns)),
-        rows=tuple(
-            (
-                row.name,
-                *([row.group] * grouped),
-                *(number(row.values[name], places(table, name)) for name in columns),
-            )
-            for row in table.rows
-        ),
-    )
 
 
 def _contradiction(one: Mismatch) -> str:

@@ -1,4 +1,4 @@
-"""A paper's table of models, and under each the same model of a study, in the table's columns."""
+"""A paper's table of models, and under each what a study has of that model in those columns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def models_table(results: StudyResults, table: Published) -> TextTable:
                 label = f"ours: {cell.label}, {several(max(map(len, values.values())), 'seed')}"
                 rows.append((label, *([_size(cell)] * grouped), *texts))
     return TextTable(
-        caption=f"{table.source}, as printed, and ours.",
+        caption=f"{table.source}, as printed{', and ours' if table.measures else ''}.",
         alignment="l" * (1 + grouped) + "r" * len(columns),
         heading=("Model", *(["Group"] * grouped), *(name.replace("_", " ") for name in columns)),
         rows=tuple(rows),
