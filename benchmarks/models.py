@@ -1,9 +1,11 @@
 """Training tokens a second of every named model, at one width, depth and batch.
 
     python -m benchmarks.models [--json] [--rounds N] [--dim D] [--length T] [--only NAME,NAME]
+                                [--compiled]
 
 A turn is one optimiser step of `ablate.trial.train` on MQAR, forward, backward and AdamW. All
-models take their steps in turns.
+models take their steps in turns. `--compiled` has each model twice, as it is and by torch.compile,
+which takes a minute or two for each before its first turn.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from benchmarks.interleaved import Spent, interleaved, machine
 
 BATCH = 4
 BASE = "transformer"
+COMPILED = ", compiled"
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,10 @@ class Trained:
         return self.tokens / self.spent.cpu
 
 
-def measure(names: list[str], *, dim: int, length: int, rounds: int) -> list[Trained]:
-    """Steps of each model in turns."""
+def measure(
+    names: list[str], *, dim: int, length: int, rounds: int, compiled: bool = False
+) -> list[Trained]:
+    """Steps of each model in turns; `compiled`: of each by torch.compile too."""
     sizes = {"vocab": 2 * length, "length": length, "pairs": 4}
     args = {**sizes, "batch": BATCH, "tokens": 10**6}
     task = cast(SequenceTask, make_task("mqar", args))
@@ -50,8 +55,11 @@ def measure(names: list[str], *, dim: int, length: int, rounds: int) -> list[Tra
         model = compose_model(name)
         for key, value in (("backbone.dim", dim), ("backbone.heads", dim // 16)):
             model = apply(model, key, value)
-        built = build_model(model, task.vocab, seed=0)
-        loops[name] = Loop(built, task, TrainConfig(), seed=0, steps=10**4)
+        for form in ("", COMPILED)[: 1 + compiled]:
+            built = build_model(model, task.vocab, seed=0)
+            if form:
+                built.compile()
+            loops[name + form] = Loop(built, task, TrainConfig(), seed=0, steps=10**4)
 
     def step(loop: Loop) -> Any:
         return lambda: loop.step(0)
@@ -64,7 +72,7 @@ def measure(names: list[str], *, dim: int, length: int, rounds: int) -> list[Tra
             BATCH * task.context,
             spent[name],
         )
-        for name in names
+        for name in loops
     ]
 
 
@@ -76,11 +84,13 @@ def main() -> None:
     options.add_argument("--dim", type=int, default=32, help="width, a multiple of 16")
     options.add_argument("--length", type=int, default=64, help="tokens of a row")
     options.add_argument("--only", default="", help="names, as atlas,titans_lmm")
+    options.add_argument("--compiled", action="store_true", help="each by torch.compile too")
     given = options.parse_args()
     torch.set_num_threads(1)
     before = machine()
     names = given.only.split(",") if given.only else choices("model")
-    found = measure(names, dim=given.dim, length=given.length, rounds=given.rounds)
+    sizes = {"dim": given.dim, "length": given.length, "rounds": given.rounds}
+    found = measure(names, **sizes, compiled=given.compiled)
     base = next((one.speed for one in found if one.name == BASE), None)
     if given.json:
         rows = {
