@@ -178,26 +178,18 @@ class NeuralMemory(MemoryLayer[MemoryState]):
 
     def operations(self) -> tuple[Use, ...]:
         """The operations of this layer that have kernels."""
-        memory, retention = self.memory, self.retention
-        if self.newton_schulz is None:
-            return self._linear_operations()
-        blocked = None if self.newton_schulz.steps else "there are no steps"
-        if retention.shrinks or (retention.maps and retention.applied != "chunk"):
+        rule, retention = self.rule(), self.retention
+        shapes = dict.fromkeys(rule.memory.shapes)
+        if rule.orthogonalise is None:
+            # Of a momentum that is written as it is, to memories that are kept by one gate a head.
+            if retention.side is not None or not rule.linear:
+                return ()
+            names = ("scan_weight" if rule.scanned else "write_weight", "read_weight")
+            return tuple(Use(name, *shape) for name in names for shape in shapes)
+        blocked = None if rule.orthogonalise.steps else "there are no steps"
+        if retention.shrinks or (retention.maps and not rule.linear_inside):
             blocked = f"{type(retention).__name__} needs the memory of every token as a matrix"
-        shapes: tuple[tuple[int, int], ...] = memory.shapes  # type: ignore[assignment]
-        return tuple(Use("newton_schulz", *shape, blocked) for shape in dict.fromkeys(shapes))
-
-    def _linear_operations(self) -> tuple[Use, ...]:
-        """Of a momentum that is written as it is, to memories that are kept by one gate a head."""
-        retention = self.retention
-        by_channel = retention.side is not None
-        mapped = retention.maps or retention.shrinks or self.inner_optimizer.ridge is not None
-        if by_channel or mapped:
-            return ()
-        scanned = self._plain() is not None and not retention.resets
-        shapes: tuple[tuple[int, int], ...] = self.memory.shapes  # type: ignore[assignment]
-        names = ("scan_weight" if scanned else "write_weight", "read_weight")
-        return tuple(Use(name, *shape) for name in names for shape in dict.fromkeys(shapes))
+        return tuple(Use("newton_schulz", *shape, blocked) for shape in shapes)
 
     def _plain(self) -> str | None:
         """Whether the errors of a stretch are the memory on keys less values, or values alone."""
@@ -210,8 +202,7 @@ class NeuralMemory(MemoryLayer[MemoryState]):
         return (
             self.chunk == 1
             and bool(self.window.length == 1)
-            and type(self.bias) is L2
-            and is_plain_matrix(self.memory)
+            and self._plain() == "l2"
             and self.inner_optimizer.ridge is None
             and self.newton_schulz is None
             and not (retention.maps or retention.shrinks or retention.resets)

@@ -82,7 +82,6 @@ class ChannelWrite:
     carried: Carried
     kernel: Tensor
     side: str
-    fronts: int
 
     def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """Fast weight j of every token applied to `z`."""

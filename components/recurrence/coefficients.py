@@ -2,8 +2,9 @@
 
 Within a chunk all gradients are taken at the chunk's first memory, so the momentum and the memory
 at token n are fixed sums of the sources' gradients (Atlas Eq. 16 and 34-35, with a halo of the c-1
-tokens before the chunk). This file makes the weights of those sums, for all chunks at once, by
-products of gates only: a gate of exactly 0 or 1 has its exact value and its exact derivative.
+tokens before the chunk). This file makes the weights of those sums, for all chunks at once: by
+`folding` where the momentum itself is written, by matrices of products of gates where it is
+orthogonalised. A gate of exactly 0 or 1 has its exact value and its exact derivative.
 """
 
 from __future__ import annotations

@@ -58,9 +58,8 @@ def online_probes(
     keep: Float[Tensor, "g p n"] | None,
 ) -> tuple[Float[Tensor, "g p m n f"], Float[Tensor, "g p n e"]]:
     """What the system makes of keys and values, so that errors are sum_m X_m probes - values."""
-    share = F.pad(w.share[..., :-1, :], (0, 0, 1, 0))
-    share = torch.cat([_before(w.share[..., :1], 1.0), share[..., 1:]], dim=-1)
-    read = _before(w.read, 0.0)
+    weight, momentum = _before(w.share[..., :1], 1.0), _before(w.share[..., 1:], 0.0)
+    share, read = torch.cat([weight, momentum], dim=-1), _before(w.read, 0.0)
     if keep is not None:
         share, read = keep.unsqueeze(-1) * share, keep.unsqueeze(-1) * read
     among = read * torch.matmul(keys, keys.mT)

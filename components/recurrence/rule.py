@@ -57,3 +57,13 @@ class Rule:
     plain: str | None = None
     span: int | None = None
     backend: str = "torch"
+
+    @property
+    def linear(self) -> bool:
+        """Whether what is written is the memory itself, as it is read."""
+        return self.mapped is None and self.shrink is None and self.ridge is None
+
+    @property
+    def scanned(self) -> bool:
+        """Whether the errors of whole chunks are linear in the states that those start from."""
+        return self.plain is not None and self.reset is None

@@ -94,8 +94,7 @@ def advance(
     rule: Rule, x: Stretches, base: Weights, carried: Carried
 ) -> tuple[Tensor, Weights, Carried]:
     """Reads of all tokens, g*p n e; the open chunk's first weights; what is carried on."""
-    made = rule.mapped is not None or rule.shrink is not None or rule.ridge is not None
-    if not made and not isinstance(x.weights, OrthogonalWeights):
+    if rule.linear and not isinstance(x.weights, OrthogonalWeights):
         return _scanned(rule, x, base, carried)
     read = []
     for part in x.each():
@@ -147,7 +146,7 @@ def _opened(rule: Rule, x: Stretches, base: Weights, carried: Carried) -> tuple[
 
 def _is_scan(rule: Rule, x: Stretches) -> bool:
     """Whether errors are linear in the states that the stretches start from."""
-    if not isinstance(x.weights, Folded) or rule.plain is None or rule.reset is not None:
+    if not isinstance(x.weights, Folded) or not rule.scanned:
         return False
     return x.starts or rule.plain == "dot"
 
@@ -237,7 +236,7 @@ def _linear_write(
     assert x.kernel is not None
     if rule.side == "both":
         return BothWrite(x.weights, us, zs, carried, x.kernel)
-    return ChannelWrite(x.weights, us, zs, carried, x.kernel, rule.side, rule.memory.fronts)
+    return ChannelWrite(x.weights, us, zs, carried, x.kernel, rule.side)
 
 
 def _write(
