@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import check, layers, models, scaling
+from benchmarks import check, layers, models, scaling, startup
 from benchmarks.cases import Case, Layer, Runnable, make, neural_memory
 from benchmarks.interleaved import Spent
 from benchmarks.peak import peak_bytes
@@ -156,3 +156,11 @@ def test_gradients_are_of_every_leaf() -> None:
     (slope,) = Runnable(lambda: 3 * x, [x], 4).both()
     assert isinstance(slope, Tensor)
     torch.testing.assert_close(slope.flatten(), 3 * torch.linspace(-1, 1, 8))
+
+
+def test_a_start_ends_with_the_first_step_and_a_failure_is_no_start() -> None:
+    found = startup.measure(["transformer"], rounds=1)
+    assert set(found) == {startup.IMPORT, "transformer"}
+    assert min(one.cpu for one in found.values()) > 0
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        startup.spent(startup.TRIAL, "train", "transformer", "task=nothing")
