@@ -1,4 +1,6 @@
-"""The recurrence as it is run: chunk by chunk, without per-token weights and token loops.
+"""The recurrence as it is run: chunk by chunk, without weights for every token.
+
+Only coefficients, which are numbers, are made token after token (see `folding`).
 
 Token i's gradient at the chunk's first memory is u_i z_i^T. A fast weight W is then read at token n
 as carry_n W x - m_n S x - sum_i read[n,i] u_i (z_i . x), a masked attention over the sources, and a
@@ -26,6 +28,7 @@ from ablate.components.recurrence.coefficients import (
 from ablate.components.recurrence.online import BLOCK
 from ablate.components.recurrence.rule import Rule
 from ablate.components.recurrence.segments import again_in_backward, kept_every, segments
+from ablate.components.recurrence.sources import with_halo
 from ablate.components.recurrence.state import MemoryState, Piece, cut
 from ablate.components.recurrence.stretches import Coefficients, Stretches, advance
 from ablate.components.recurrence.writes import Carried
@@ -112,10 +115,12 @@ def _without_padding(gates: Gates, missing: int) -> Gates:
     t, c = gates.gamma.shape[1], gates.gamma.shape[-1]
     if missing <= 0 or t == 0:
         return gates
-    token = torch.arange(t, device=gates.gamma.device).unsqueeze(-1)
-    back = torch.arange(c, device=gates.gamma.device)
+    first, rest = gates.gamma.split([min(missing, t), max(0, t - missing)], dim=1)
+    token = torch.arange(first.shape[1], device=first.device).unsqueeze(-1)
+    back = torch.arange(c, device=first.device)
     real = token - back + (c - 1) >= missing
-    return replace(gates, gamma=torch.where(real.unsqueeze(1), gates.gamma, 0.0))
+    first = torch.where(real.unsqueeze(1), first, 0.0)
+    return replace(gates, gamma=torch.cat([first, rest], dim=1))
 
 
 def _inside_chunks(gates: Gates, chunk: int, position: int) -> Gates:
@@ -144,8 +149,7 @@ def _sources(x: Tensor, piece: Piece, halo: int) -> Tensor:
     if halo == 0:
         return _pieces(x, piece)
     x = x[:, piece.start : piece.start + piece.count * piece.length + halo]
-    x = x.unfold(1, piece.length + halo, piece.length)  # b g h d i
-    return x.permute(1, 0, 2, 4, 3).flatten(1, 2)
+    return with_halo(x.transpose(1, 2).flatten(0, 1), halo, piece.length)
 
 
 def _prepare(
@@ -162,7 +166,8 @@ def _prepare(
     if rule.read_before:  # see ReadBefore
         raw_queries = raw_queries.roll(-1, dims=2)
     phi_keys, phi_queries = rule.features(raw_keys), rule.features(raw_queries)
-    weights = _fold(rule, piece, gates, step)
+    keep, lr = _pieces(gates.keep, piece), _pieces(gates.lr, piece)
+    weights = _fold(rule, piece, keep, lr, gates, step)
     kernel = pending = None
     if isinstance(weights, OrthogonalWeights):
         pending = weights.pending[-1]
@@ -174,8 +179,8 @@ def _prepare(
         phi_keys,
         phi_queries,
         _sources(values, piece, rule.window - 1),
-        _pieces(gates.keep, piece),
-        _pieces(gates.lr, piece),
+        keep,
+        lr,
         kernel,
         weights,
         starts=piece.position == 0,
@@ -190,8 +195,9 @@ def _kernel(rule: Rule, read: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
     return torch.matmul(queries, keys.mT)
 
 
-def _fold(rule: Rule, piece: Piece, gates: Gates, step: Tensor | None) -> Coefficients:
-    keep, lr = _pieces(gates.keep, piece), _pieces(gates.lr, piece)
+def _fold(
+    rule: Rule, piece: Piece, keep: Tensor, lr: Tensor, gates: Gates, step: Tensor | None
+) -> Coefficients:
     theta = None if gates.theta is None else _pieces(gates.theta, piece)
     gamma = _pieces(gates.gamma, piece)
     keep = keep if rule.shrink is None else torch.zeros_like(keep)
