@@ -9,10 +9,12 @@ one checkpoint or the other, whenever the writer is killed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -134,12 +136,15 @@ def check_folder(folder: Path, *, force: bool) -> None:
         UserError: it is a file, cannot be written to, or holds a checkpoint and `force` is not
             given.
     """
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    # Not Path.exists, which raises where a name is too long.
+    places = (folder, *folder.absolute().parents)
+    missing = list(itertools.takewhile(lambda path: not os.path.exists(path), places))
+    nearest = places[len(missing)]
     if not nearest.is_dir():
         raise UserError(f"--save {folder}: {nearest} is a file; give a folder, new or old.")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"--save {folder}: {nearest} is closed to writing.")
-    _try(folder)
+    _try(folder, missing)
     there = [name for name in (WEIGHTS, CONFIG) if (folder / name).exists()]
     if there and not force:
         raise UserError(
@@ -147,17 +152,18 @@ def check_folder(folder: Path, *, force: bool) -> None:
         )
 
 
-def _try(folder: Path) -> None:
+def _try(folder: Path, missing: Sequence[Path]) -> None:
     """Write there and leave no trace: some file systems refuse though the modes allow it."""
-    missing = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
-        for path in missing:
-            path.rmdir()
     except OSError as error:
         raise UserError(f"--save {folder}: nothing can be written there: {error}.") from error
+    finally:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
 
 
 def save_model(

@@ -99,10 +99,11 @@ def test_a_closed_folder_is_noticed_before_training(
 
 
 def test_a_place_that_takes_no_folder_is_noticed_before_training(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing can be written there: .*name too long"):
-        check_folder(tmp_path / "new" / ("x" * 300), force=False)
+    for long in (tmp_path / ("x" * 300), tmp_path / "new" / ("x" * 300)):
+        with pytest.raises(UserError, match="nothing can be written there: .*name too long"):
+            check_folder(long, force=False)
     check_folder(tmp_path / "other" / "deep", force=False)
-    assert not (tmp_path / "other").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("survives", "seed"), [(0, 1), (1, 2), (2, 2)])
