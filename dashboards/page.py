@@ -79,7 +79,7 @@ def environment() -> jinja2.Environment:
     )
     spelling = (
         *("count", "size", "duration", "number", "signed", "interval", "probability", "level"),
-        *("several", "listed"),
+        *("several", "listed", "about"),
     )
     made.filters.update({name: getattr(formatting, name) for name in spelling})
     made.filters.update(breakable=breakable, heading=heading)

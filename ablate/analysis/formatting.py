@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"
 NOT_APPLICABLE = "n/a"
+ROUGH = ("estimate", "gpu_rate")
+"""Sources of a time that nobody has measured; the first also stands for a plan of both."""
 
 
 def number(value: float | None, decimals: int) -> str:
@@ -69,6 +71,11 @@ def duration(value: float | None) -> str:
     if value < 120:
         return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def about(source: str | None) -> str:
+    """Return the ``~`` that stands before a time which nobody has measured."""
+    return "~" if source in ROUGH else ""
 
 
 def level(value: Scalar) -> str:

@@ -9,6 +9,7 @@ import pytest
 from ablate.analysis.comparisons import compare
 from ablate.analysis.example_study import example_study
 from ablate.analysis.formatting import (
+    about,
     count,
     decimals_for,
     duration,
@@ -54,6 +55,8 @@ def test_scaled_numbers() -> None:
     assert count(999_999) == "1.00 M"
     assert [size(v) for v in (512, 65_536, 3 * 2**19)] == ["512 B", "64.0 KiB", "1.50 MiB"]
     assert [duration(v) for v in (3.21, 75, 600, 9000)] == ["3.2 s", "75 s", "10 min", "2.5 h"]
+    sources = ("estimate", "gpu_rate", "runs", "probe", None)
+    assert [about(source) for source in sources] == ["~", "~", "", "", ""]
 
 
 def test_levels_and_lists() -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ablate.analysis.formatting import count, duration, several, size
+from ablate.analysis.formatting import about, count, duration, several, size
 from ablate.commands.ledgers import find_cell
 from ablate.commands.plan_table import print_cells
 from ablate.commands.terminal import OK, console, print_json
 from ablate.home import ledger_path
-from ablate.study.rates import ABOUT, ROUGH
+from ablate.study.rates import ABOUT
 from ablate.sweep.driver import AGAIN
 from ablate.sweep.ledger import Ledger
 from ablate.sweep.records import TrialRecord
@@ -112,13 +112,14 @@ def totals(plan: Plan) -> str:
         text += f", {finished} finished, {plan.size - finished} to run"
     cost = plan.cost()
     if cost["trial_seconds"] is not None:
-        about = "~" if cost["time_from"] in ROUGH else ""
-        text += f"; {about or 'about '}{duration(cost['trial_seconds'])} of training in all, "
+        rough = about(cost["time_from"])
+        text += f"; {rough or 'about '}{duration(cost['trial_seconds'])} of training in all, "
         text += "one trial at a time"
         if cost["gpu_hours"]:
-            text += f", {about}{cost['gpu_hours']:.2g} GPU-hours"
+            text += f", {rough}{cost['gpu_hours']:.2g} GPU-hours"
         text += f"; ~{size(cost['disk_bytes'])} on disk"
-        text += "" if not about else f"\n{ABOUT[cost['time_from']]}"
+        if rough:
+            text += f"\n{ABOUT[cost['time_from']]}"
     return text
 
 

@@ -11,8 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ablate.analysis.formatting import DASH, count, duration, level, size
-from ablate.study.rates import ROUGH
+from ablate.analysis.formatting import DASH, about, count, duration, level, size
 
 if TYPE_CHECKING:
     from ablate.study.plan import Cell
@@ -58,13 +57,13 @@ def _table(cells: Sequence[Cell], labels: dict[str, str]) -> Table:
 
 def _costs(cell: Cell) -> tuple[str, ...]:
     """The columns of `NAMES`; ``~`` marks what is not counted."""
-    cost, about = cell.cost, "" if cell.counted else "~"
+    cost, guess = cell.cost, "" if cell.counted else "~"
     return (
-        ("" if cell.built else about) + count(cost.parameters),
-        about + size(cost.state_bytes),
-        about + count(cost.flops_per_token),
+        ("" if cell.built else guess) + count(cost.parameters),
+        guess + size(cost.state_bytes),
+        guess + count(cost.flops_per_token),
         DASH if cost.memory_bytes is None else "~" + size(cost.memory_bytes),
-        ("~" if cost.time_from in ROUGH else "") + duration(cost.seconds_per_trial),
+        about(cost.time_from) + duration(cost.seconds_per_trial),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis.claims import check_claim, parse_claim
+from ablate.analysis.formatting import ROUGH
 from ablate.errors import UserError
 from ablate.study.backend import check_backend
 from ablate.study.cells import Cell, Laid, make_cells
@@ -18,7 +19,6 @@ from ablate.study.load import load_study
 from ablate.study.pilot import read_pilot
 from ablate.study.power import Power, power_of
 from ablate.study.pruning import plan_pruning, pruning_notes
-from ablate.study.rates import ROUGH
 from ablate.study.schema import Design, Study
 from ablate.study.times import with_times
 from ablate.trial.cost import Cost

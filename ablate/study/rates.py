@@ -1,9 +1,6 @@
-"""Where a planned time comes from that nobody has measured, and the GPU that plans reckon with."""
+"""What a planned time means that nobody has measured, and the GPU that plans reckon with."""
 
 from __future__ import annotations
-
-ROUGH = ("estimate", "gpu_rate")
-"""Sources of a time that nobody has measured; the first also stands for a plan of both."""
 
 GPU_FLOPS = 4e14
 """Operations a second of a GPU that is asked for and not here: 40 % of an H100's dense bfloat16."""
