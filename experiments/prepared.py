@@ -27,5 +27,8 @@ class PreparedTask(Task, Protocol):
     def prepare(self, progress: Callable[[int, str], None]) -> None:
         """Make the data ready, unless they are; told bytes done so far, and what is being done."""
 
+    def prepared_info(self) -> dict[str, float | str]:
+        """Facts about them, as `ablate.experiments.language` gives them of a text."""
+
     def scored_tokens(self) -> int:
         """Tokens that a model reads each time it is scored; a guess before data are ready."""

@@ -118,7 +118,7 @@ def _name(task: PreparedTask) -> str:
 
 
 def _about(task: PreparedTask) -> str:
-    facts = task.info()
+    facts = task.prepared_info()
     parts = [
         f"{_name(task)}: {size(float(facts['train_bytes']))} of text in "
         f"{count(float(facts['train_tokens']))} tokens to train on",

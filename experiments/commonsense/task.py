@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.experiments.answers import Predictor
@@ -28,7 +31,7 @@ from ablate.experiments.commonsense.sets import (
 )
 from ablate.experiments.commonsense.standard_errors import RULES, of_average
 from ablate.experiments.hub import AUTO, HUB, SAMPLE, Rows
-from ablate.experiments.language.task import LanguageTask
+from ablate.experiments.language.task import BYTES_PER_TOKEN, LanguageTask
 from ablate.experiments.language.tokenizer import BYTES, Tokenizer
 from ablate.experiments.rows import fingerprint
 from ablate.experiments.task import Batch, at_least, check_limits
@@ -36,6 +39,7 @@ from ablate.experiments.task import Batch, at_least, check_limits
 AVERAGED = tuple(name for name, one in SETS.items() if one.averaged)
 """The eight sets whose accuracies the papers average."""
 FEWEST = 2
+_MANY, _READ = 3_000, 1_000  # items of a published set; bytes that are read for one, all answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +136,38 @@ class CommonsenseTask:
         """Make the text to train on ready, as ``language`` does."""
         self._text.prepare(progress)
 
+    def prepared_info(self) -> dict[str, float | str]:
+        """What the text to train on is."""
+        return self._text.info()
+
+    def scored_tokens(self) -> int:
+        """Tokens that a model reads each time it is scored.
+
+        A guess where counting them would ask a hub for the sets, or has no text ready yet.
+        """
+        if self._is_published or not self.is_prepared:
+            items = sum(map(self._items, self.sets))
+            return items * _READ // (1 if self.tokenizer == BYTES else BYTES_PER_TOKEN)
+        read = 0
+
+        def counting(tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+            nonlocal read
+            read += tokens.numel()
+            return torch.zeros(1, 1, 1).expand(*tokens.shape, self.vocab), state
+
+        self.score(counting)
+        return read
+
+    def _items(self, name: str) -> int:
+        if self._is_published:
+            return self.limit or _MANY
+        return sum(1 for _ in islice(self._rows[name], self.limit or None))
+
+    @property
+    def _is_published(self) -> bool:
+        """Whether the sets are what the hub has, which is not asked for a plan."""
+        return self.data in (AUTO, HUB)
+
     @property
     def _prefix(self) -> str:
         return PREFIX if self.data == SAMPLE else ""
@@ -157,8 +193,9 @@ class CommonsenseTask:
     def data_identity(self) -> str:
         """Of the text, of where the sets' rows are from, and of lm-eval, which has the prompts."""
         args = {"sets": self.sets, "limit": self.limit, "max_length": self.max_length}
-        published = self.data in (AUTO, HUB)  # what the hub has is not asked for a plan
-        rows = "published" if published else [content(name, self.data) for name in self.sets]
+        rows = (
+            "published" if self._is_published else [content(name, self.data) for name in self.sets]
+        )
         known = {"text": self._text.data_identity(), "lm_eval": version("lm_eval"), "rows": rows}
         return fingerprint({**args, **known})
 
@@ -167,7 +204,7 @@ class CommonsenseTask:
 
         Reads all sets: one that is missing is found before training.
         """
-        text = self._text.info() if self.is_prepared else {}
+        text = self.prepared_info() if self.is_prepared else {}
         with quiet():
             found = sources(self._rows) | {"lm_eval": version("lm_eval")}
             for task in self._questions.values():

@@ -19,6 +19,7 @@ from ablate.experiments.commonsense.sets import FOLDER, SETS
 from ablate.experiments.commonsense.standard_errors import RULES, of_average
 from ablate.experiments.commonsense.task import CommonsenseTask
 from ablate.experiments.language.task import LanguageTask
+from ablate.experiments.prepared import PreparedTask
 from ablate.experiments.task import SequenceTask
 from ablate.trial.build import build_model
 from ablate.trial.build_test import tiny
@@ -210,6 +211,29 @@ def test_it_trains_on_text_as_the_language_task_does() -> None:
     assert (facts["items@sample_piqa"], facts["items@sample_wikitext"]) == (8, 4)
     assert facts["chance@sample_social_iqa"] == pytest.approx(1 / 3)
     assert {facts[f"majority@sample_{name}"] for name in CHOICES} <= {0.25, 0.375, 0.5}
+
+
+def test_its_text_is_made_ready_ahead_and_a_plan_needs_no_set(tmp_path: Path) -> None:
+    task = CommonsenseTask(tokenizer="bpe:300", corpus="sample")
+    assert isinstance(task, PreparedTask)
+    assert task.scored_tokens() == 9 * 3000 * 1000 // 4  # a guess: neither is here
+    assert not task.is_prepared
+    task.prepare()
+    assert CommonsenseTask(tokenizer="bpe:300", corpus="sample", limit=2).is_prepared
+    assert float(task.prepared_info()["train_tokens"]) > 0
+    ours = CommonsenseTask(data=written(tmp_path, piqa=drawn(0, 4, 2)), sets=("piqa",))
+    read = 0
+
+    def counting(tokens: Tensor, state: object = None) -> tuple[Tensor, object]:
+        nonlocal read
+        read += tokens.numel()
+        return uniform(tokens, state)
+
+    ours.score(counting)
+    assert ours.scored_tokens() == read
+    few = CommonsenseTask(data=ours.data, sets=("piqa",), limit=3, tokenizer="bpe:301",
+                          corpus="sample")  # fmt: skip
+    assert few.scored_tokens() == 3 * 1000 // 4
 
 
 def test_identities_follow_what_is_asked(tmp_path: Path) -> None:

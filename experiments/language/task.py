@@ -206,6 +206,10 @@ class LanguageTask:
         """What the text is, and what predictors without memory score on the very bytes scored."""
         return self._data.facts(self._held_out)
 
+    def prepared_info(self) -> dict[str, float | str]:
+        """What the text is: here that is all there is."""
+        return self.info()
+
     def batches(self, generator: np.random.Generator) -> Iterator[Batch]:
         """Training rows without end, see `ablate.experiments.language.data`."""
         for rows in self._data.batches(self.context, self.batch, generator):

@@ -195,6 +195,10 @@ class RecallTask:
         if self._text is not None:
             self._text.prepare(progress)
 
+    def prepared_info(self) -> dict[str, float | str]:
+        """What the text to train on is, if there is any."""
+        return {} if self._text is None else self._text.info()
+
     def scored_tokens(self) -> int:
         """Tokens that a model reads to be scored, if it never ends a line before it has to."""
         if self._is_real or not self.is_prepared:
@@ -305,7 +309,7 @@ class RecallTask:
             facts[f"{name}_best_constant"] = best_constant(questions)
         if self.rows == "toy":
             facts["guess_in_document"] = 100 / self.facts
-        return facts if self._text is None else {**facts, **self._text.info()}
+        return {**facts, **self.prepared_info()}
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
