@@ -155,7 +155,7 @@ def _of_amd(assembly: str) -> dict[str, int]:
             r"\.(\w+_count|private_segment_fixed_size):\s+(\d+)", assembly
         )
     }
-    # One spilled register holds four bytes for each of 64 threads; bytes of one thread, as above.
+    # This segment is memory of one thread: bytes that are spilled, as ptxas counts them.
     return {
         "registers": found["vgpr_count"] + found.get("agpr_count", 0),
         "spilled": found["private_segment_fixed_size"],
