@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from ablate.errors import UserError
 from ablate.study.cells import Cell
 from ablate.study.schema import Resources
 from ablate.trial.build import build_model
-from ablate.trial.space import Model
+from ablate.trial.train import is_trained
 
 KEY = "resources.backend"
 SAID = 3
@@ -34,7 +35,7 @@ def check_backend(
             f"{file}: {KEY} is triton, but a trial has no GPU (resources.gpus is 0), and kernels "
             f"need one. {WITHOUT}"
         )
-    refused = {cell.label: _refused(cell.config.get("model"), allow) for cell in cells}
+    refused = {cell.label: _refused(cell.config, allow) for cell in cells}
     without = {label: reason for label, reason in refused.items() if reason is not None}
     if len(without) == len(cells):
         reasons = "; ".join(dict.fromkeys(without.values()))
@@ -49,11 +50,13 @@ def check_backend(
     return [f"{KEY} is triton, but {some} in torch: {names}"]
 
 
-def _refused(model: Model | None, allow: Iterable[str]) -> str | None:
-    """Why no kernel serves a model, or None if one does."""
-    if model is None:
+def _refused(config: Mapping[str, Any], allow: Iterable[str]) -> str | None:
+    """Why no kernel serves the trials of a cell, or None if one does."""
+    if config["model"] is None:
         return "the task brings its own learner"
-    built = build_model(model, 2, seed=0, device="meta", allow=allow)
+    if not is_trained(config):
+        return "a memory that learns alone runs in torch"
+    built = build_model(config["model"], 2, seed=0, device="meta", allow=allow)
     found = served(built, torch.device("meta"))
     if not found:
         return f"no operation has one (there are: {', '.join(KERNELS)})"

@@ -66,6 +66,9 @@ def test_kernels_that_no_cell_can_use_are_refused_by_the_plan(
         )
     with pytest.raises(UserError, match=r"no operation has one \(there are: newton_sch"):
         make_spec("transformer", ["task=mqar", "backend=triton"], config_dirs=(), allow=())
+    alone = ["task=online_memory", "backbone.heads=1", "backend=triton"]
+    with pytest.raises(UserError, match="a memory that learns alone runs in torch"):
+        make_spec("atlas", alone, config_dirs=(), allow=())
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(UserError, match=r"a trial has no GPU \(resources\.gpus is 0\)"):
         planned(tmp_path, "resources.backend=triton")
