@@ -213,7 +213,10 @@ def test_it_trains_on_text_as_the_language_task_does() -> None:
     assert {facts[f"majority@sample_{name}"] for name in CHOICES} <= {0.25, 0.375, 0.5}
 
 
-def test_its_text_is_made_ready_ahead_and_a_plan_needs_no_set(tmp_path: Path) -> None:
+def test_its_text_is_made_ready_ahead_and_a_plan_needs_no_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ABLATE_HOME", str(tmp_path / "home"))
     task = CommonsenseTask(tokenizer="bpe:300", corpus="sample")
     assert isinstance(task, PreparedTask)
     assert task.scored_tokens() == 9 * 3000 * 1000 // 4  # a guess: neither is here

@@ -223,7 +223,10 @@ def test_settings_that_cannot_be_are_refused(args: dict[str, Any], named: str) -
         RecallTask(**args)
 
 
-def test_a_model_of_other_tokens_reads_the_same_questions(tmp_path: Path) -> None:
+def test_a_model_of_other_tokens_reads_the_same_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ABLATE_HOME", str(tmp_path / "home"))
     text = tmp_path / "text.txt"
     text.write_text("\n".join(json.loads(line)["context"] for line in _sample("nq").splitlines()))
     args: dict[str, Any] = {"data": "sample", "sets": ("nq",), "corpus": str(text), "length": 64}
