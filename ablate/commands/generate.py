@@ -14,7 +14,7 @@ from typing import Any
 from ablate.analysis.formatting import size
 from ablate.commands.terminal import OK, print_json
 from ablate.errors import UserError
-from ablate.experiments.language.tokenizer import Tokenizer
+from ablate.experiments.language.tokenizer import BYTES, Tokenizer
 from ablate.trial.export import load_model
 from ablate.trial.generate import Sampling, Step, generate
 
@@ -77,13 +77,12 @@ def generate_command(folder: Path, options: GenerateOptions) -> int:
         print(f"note: {note}", file=sys.stderr)
     # What the shell gave and is no UTF-8 comes back as the bytes that it was.
     prompt = options.prompt.encode("utf-8", "surrogateescape")
-    is_bytes = tokenizer.to_json() is None
-    read = list(prompt) if is_bytes else tokenizer.encode([prompt.decode("utf-8", "replace")])[0]
+    read = _tokens(prompt, tokenizer)
     spell = tokenizer.decoder()
     began = time.perf_counter()
     steps: list[Step] = []
     decoder = Decoder()
-    for step in generate(exported.model, list(map(int, read)), options.tokens, options.sampling):
+    for step in generate(exported.model, read, options.tokens, options.sampling):
         if not steps and not options.as_json:
             _write(decoder(prompt))
         steps.append(step)
@@ -95,7 +94,7 @@ def generate_command(folder: Path, options: GenerateOptions) -> int:
     else:
         _write(decoder(b"", last=True) + "\n")
     if options.verbose:
-        unit = "bytes" if is_bytes else "tokens"
+        unit = "bytes" if exported.facts.tokenizer == BYTES else "tokens"
         print(
             f"state: {size(steps[0].state_bytes)} after the prompt of {len(read)} {unit}, "
             f"{size(steps[-1].state_bytes)} at the end; "
@@ -103,6 +102,13 @@ def generate_command(folder: Path, options: GenerateOptions) -> int:
             file=sys.stderr,
         )
     return OK
+
+
+def _tokens(prompt: bytes, tokenizer: Tokenizer) -> list[int]:
+    """Tokens of the prompt; bytes are their own, also those that are no UTF-8."""
+    if tokenizer.to_json() is None:
+        return list(prompt)
+    return list(map(int, tokenizer.encode([prompt.decode("utf-8", "replace")])[0]))
 
 
 def _as_json(
