@@ -170,6 +170,21 @@ def open_rows(
     )
 
 
+def part_of(where: str, name: str) -> str:
+    """The place of one set among several: in a folder it is the folder or file of that name.
+
+    Raises:
+        UserError: the folder has none.
+    """
+    folder = Path(where).expanduser()
+    if where.strip() in ("", AUTO, CACHE, HUB, SAMPLE) or not folder.is_dir():
+        return where
+    found = sorted(path for path in folder.iterdir() if path.name.partition(".")[0] == name)
+    if not found:
+        raise UserError(f"{where} has no {name} (a folder {name}, or {name}.jsonl or .parquet)")
+    return str(found[0])
+
+
 def keep_rows(rows: Rows) -> Rows:
     """Write rows from the hub into Ablate's folder of data sets, and give those; others as given.
 

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from ablate.errors import Failure, UserError
-from ablate.experiments.hub import Dataset, Rows, keep_rows, open_rows
+from ablate.experiments.hub import Dataset, Rows, keep_rows, open_rows, part_of
 from ablate.experiments.row_files import find_files, read_rows
 
 SET = Dataset("owner/name", config="small", split="validation", columns=("text",))
@@ -88,6 +88,23 @@ def test_a_folder_is_read_and_nothing_else_is_tried(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="has no parquet, JSON"):
         open_rows(SET, where=str(tmp_path / "empty"), sample=SAMPLE)
+
+
+def test_one_set_of_several_is_the_part_of_their_folder_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nq").mkdir()
+    lines(tmp_path / "drop.jsonl")
+    assert part_of(str(tmp_path), "nq") == str(tmp_path / "nq")
+    assert part_of(str(tmp_path), "drop") == str(tmp_path / "drop.jsonl")
+    assert part_of(str(tmp_path / "drop.jsonl"), "nq") == str(tmp_path / "drop.jsonl")
+    with pytest.raises(UserError, match="has no fda "):
+        part_of(str(tmp_path), "fda")
+    monkeypatch.chdir(tmp_path)
+    for name in ("cache", "hub"):
+        (tmp_path / name).mkdir()
+        assert part_of(name, "nq") == name  # a word, whatever folders there are
+    assert part_of("", "nq") == ""
 
 
 def test_a_changed_file_changes_the_key(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import yaml
 from jinja2 import TemplateError
 
 from ablate.errors import Failure, UserError, unknown
-from ablate.experiments.hub import SAMPLE, Dataset, Rows, open_rows
+from ablate.experiments.hub import SAMPLE, Dataset, Rows, open_rows, part_of
 
 FOLDER = Path(__file__).parent / "sample"
 """Rows that we have made up, in the columns of the sets that they stand in for."""
@@ -114,7 +114,7 @@ def open_set(name: str, where: str) -> Rows:
     if where == SAMPLE:
         return open_rows(known.data, where=SAMPLE, sample=FOLDER / f"{name}.jsonl")
     try:
-        return open_rows(known.data, where=_place(name, where))
+        return open_rows(known.data, where=part_of(where, name))
     except (UserError, Failure) as error:
         text = str(error).rstrip(".")
         raise type(error)(
@@ -127,17 +127,6 @@ def open_set(name: str, where: str) -> Rows:
 def content(name: str, where: str) -> str:
     """Hash of the rows of a set that lies on this machine; read once per process."""
     return open_set(name, where).digest()
-
-
-def _place(name: str, where: str) -> str:
-    """The part of a folder of sets that holds this one; other words as they are."""
-    folder = Path(where).expanduser()
-    if not folder.is_dir():
-        return where
-    found = sorted(path for path in folder.iterdir() if path.name.partition(".")[0] == name)
-    if not found:
-        raise UserError(f"{where} has no {name} (a folder {name}, or {name}.jsonl or .parquet)")
-    return str(found[0])
 
 
 def load_task(name: str, rows: Rows) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablate.errors import UserError
-from ablate.experiments.hub import AUTO, CACHE, HUB, SAMPLE, Dataset, keep_rows, open_rows
+from ablate.experiments.hub import AUTO, Dataset, keep_rows, open_rows, part_of
 from ablate.experiments.recall.scoring import NEW_TOKENS
 from ablate.experiments.recall.sets import RecallSet, Row
 from ablate.experiments.recall.window import cut
@@ -101,8 +101,8 @@ def published(one: RecallSet, data: str, limit: int) -> Source:
 
     Args:
         one: which set.
-        data: `NEVER_SAMPLE`, or as `ablate.experiments.hub.open_rows` takes it; of a folder, what
-            is inside it under the set's name is taken if there is such.
+        data: `NEVER_SAMPLE`, or as `ablate.experiments.hub.open_rows` takes it; a folder holds one
+            folder or file for each set, under its name.
         limit: the first so many rows; 0 is all.
 
     Raises:
@@ -111,7 +111,8 @@ def published(one: RecallSet, data: str, limit: int) -> Source:
     """
     sample = None if data == NEVER_SAMPLE else SAMPLES / f"{one.name}.jsonl"
     dataset = Dataset(one.hub, split="validation")
-    found = keep_rows(open_rows(dataset, where=_place(data, one.name), sample=sample))
+    where = AUTO if data == NEVER_SAMPLE else part_of(data, one.name)
+    found = keep_rows(open_rows(dataset, where=where, sample=sample))
     rows = []
     for number, row in enumerate(found, 1):
         if missing := [name for name in one.columns if row.get(name) is None]:
@@ -122,10 +123,3 @@ def published(one: RecallSet, data: str, limit: int) -> Source:
         rows.append(row)
     kind = SAMPLED if found.is_sample else REAL
     return Source(found.source, kind, tuple(rows[: limit or None]))
-
-
-def _place(data: str, name: str) -> str:
-    if data == NEVER_SAMPLE:
-        return AUTO
-    inside = Path(data).expanduser() / name
-    return data if data in (AUTO, CACHE, HUB, SAMPLE) or not inside.exists() else str(inside)

@@ -55,7 +55,7 @@ class RecallTask:
         rows: what is scored: the published ``sets``, or ``toy`` documents made here.
         sets: which of the six.
         data: of the published sets: ``auto``; ``real``, which is ``auto`` without the packaged
-            sample; ``cache``, ``hub`` or ``sample``; or a folder with a folder for each set
+            sample; ``cache``, ``hub`` or ``sample``; or a folder with a folder or file for each set
             (`ablate.experiments.hub`).
         corpus: text to train on, as task language takes it; empty trains on toy documents.
         tokenizer: as task language takes it; or ``words``, the vocabulary of the toy documents.
