@@ -14,7 +14,7 @@ from ablate.dashboards.text_table import TextTable
 
 def models_lead(results: StudyResults, table: Published) -> str:
     """Say what of ours stands in the table, and what keeps the two apart."""
-    if not any(values for row in table.rows for _, values in _ours(results, table, row)):
+    if not any(True for row in table.rows for _ in _ours(results, table, row)):
         return "Nothing of this study stands in it: it measures none of the table's columns."
     return (
         "Lines that begin with 'ours' are this study's: the mean over finished trials and, after "
@@ -32,10 +32,9 @@ def models_table(results: StudyResults, table: Published) -> TextTable:
         printed = [number(row.values[name], places(table, name)) for name in columns]
         rows.append((row.name, *([row.group] * grouped), *printed))
         for cell, values in _ours(results, table, row):
-            if values:
-                texts = [_text(values.get(name), places(table, name)) for name in columns]
-                label = f"ours: {cell.label}, {several(max(map(len, values.values())), 'seed')}"
-                rows.append((label, *([_size(cell)] * grouped), *texts))
+            texts = [_text(values.get(name), places(table, name)) for name in columns]
+            label = f"ours: {cell.label}, {several(max(map(len, values.values())), 'seed')}"
+            rows.append((label, *([_size(cell)] * grouped), *texts))
     return TextTable(
         caption=f"{table.source}, as printed{', and ours' if table.measures else ''}.",
         alignment="l" * (1 + grouped) + "r" * len(columns),
@@ -52,7 +51,7 @@ def places(table: Published, column: str) -> int:
 def _ours(
     results: StudyResults, table: Published, row: PublishedRow
 ) -> Iterator[tuple[Cell, dict[str, list[float]]]]:
-    """Cells of the row's model, each with the values of its finished trials by column."""
+    """Cells of the row's model that measure a column: values of finished trials by column."""
     for cell in results.cells:
         if not row.model or _model(results, cell) != row.model:
             continue
@@ -62,7 +61,8 @@ def _ours(
             values = [trial.summary.get(measure.metric) for trial in done]
             if kept := [value * measure.scale for value in values if value is not None]:
                 found[column] = kept
-        yield cell, found
+        if found:
+            yield cell, found
 
 
 def _model(results: StudyResults, cell: Cell) -> str:
