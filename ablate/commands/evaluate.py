@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from ablate import arguments
 from ablate.commands.settings import parse_setting
-from ablate.commands.terminal import OK, console, print_json
+from ablate.commands.terminal import OK, console, print_json, to_json
 from ablate.errors import UserError, unknown
 from ablate.experiments.catalogue import make_task, task_class
 from ablate.experiments.language.tokenizer import HUB
@@ -81,7 +80,9 @@ def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOpt
         "tasks": found,
         "notes": notes,
     }
-    _keep(folder, {**result, "sha256": facts.sha256, "time": datetime.now(UTC).isoformat()})
+    notes += _keep(
+        folder, {**result, "sha256": facts.sha256, "time": datetime.now(UTC).isoformat()}
+    )
     if options.as_json:
         print_json(result)
     else:
@@ -89,14 +90,15 @@ def evaluate_command(folder: Path, settings: Sequence[str], options: EvaluateOpt
     return OK
 
 
-def _keep(folder: Path, result: dict[str, Any]) -> None:
-    """Add a line to the evaluations beside the model, unless the folder is closed to writing."""
-    line = json.dumps(result) + "\n"
+def _keep(folder: Path, result: dict[str, Any]) -> list[str]:
+    """Add a line to the evaluations beside the model; a note if the folder is closed to writing."""
+    line = to_json(result) + "\n"
     try:
         with open(folder / EVALUATIONS, "a", encoding="utf-8") as file:
             file.write(line)
     except OSError as error:
-        result["notes"].append(f"{EVALUATIONS} could not be written: {error.strerror}")
+        return [f"{EVALUATIONS} could not be written: {error.strerror}"]
+    return []
 
 
 def _names(given: str | None, facts: Facts) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,24 @@ def test_data_of_all_tasks_are_looked_for_before_any_is_scored(
     assert (both.exit_code, scored) == (2, [])
     assert call("eval", str(saved), "--tasks", "language").exit_code == 0
     assert len(scored) == 1
+
+
+def test_what_is_kept_is_strict_json_and_what_cannot_be_kept_is_said(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "_score", lambda *_: ({"val/loss": float("nan")}, []))
+    folder = tmp_path / "model"
+    shutil.copytree(saved, folder)
+    assert call("eval", str(folder)).exit_code == 0
+    kept = folder / evaluate.EVALUATIONS
+    last = kept.read_text().splitlines()[-1]
+    assert json.loads(last)["tasks"]["language"]["metrics"] == {"val/loss": None}
+    kept.unlink()
+    kept.mkdir()
+    said = call("eval", str(folder), "--json")
+    assert json.loads(said.stdout)["notes"][-1] == (
+        "evaluations.jsonl could not be written: Is a directory"
+    )
 
 
 def test_the_real_sets_are_never_replaced(saved: Path) -> None:

@@ -79,8 +79,13 @@ def console(*, quiet: bool = False) -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON that every reader takes: no infinity, no NaN."""
-    print(json.dumps(_strict(value), indent=2, default=str))
+    """Print a value as JSON that every reader takes."""
+    print(to_json(value, indent=2))
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Return JSON that every reader takes: no infinity, no NaN."""
+    return json.dumps(_strict(value), indent=indent, default=str)
 
 
 def program() -> str:
