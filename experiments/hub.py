@@ -27,6 +27,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,6 +191,9 @@ def keep_rows(rows: Rows) -> Rows:
 
     For sets that are small: the next time, and on machines without a network that share the
     folder, they are a cache.
+
+    Raises:
+        Failure: the hub did not answer, or the folder cannot be written.
     """
     if not rows.source.startswith(HUB):
         return rows
@@ -197,17 +201,20 @@ def keep_rows(rows: Rows) -> Rows:
     revision = rows.source.rpartition("@")[2]
     folder = datasets_folder() / _folder_name(dataset) / (dataset.config or "default")
     target = folder / f"{dataset.split}@{revision}.jsonl"
-    folder.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with open(fresh, "w", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row, default=str) + "\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, target)
+    except OSError as error:
+        raise Failure(f"{dataset.label} could not be kept in {folder}: {error}") from error
     finally:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink()
     return Rows(dataset, rows.source, False, rows.key, lambda: read_rows([target], dataset.columns))
 
 

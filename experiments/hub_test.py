@@ -157,6 +157,13 @@ def test_rows_of_the_hub_can_be_kept(hub: FakeHub) -> None:
     assert again.digest() == kept.digest()
 
 
+def test_a_folder_that_cannot_be_written_is_named(hub: FakeHub, caches: Path) -> None:
+    (caches / "home").mkdir()
+    (caches / "home/datasets").write_text("a file")
+    with pytest.raises(Failure, match="owner/name:small could not be kept in .*datasets"):
+        keep_rows(open_rows(SET))
+
+
 def test_rows_that_break_off_are_not_kept(hub: FakeHub, caches: Path) -> None:
     hub.breaks_after = 3
     with pytest.raises(Failure, match="hub failed after 3 rows: connection lost"):

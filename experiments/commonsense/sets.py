@@ -17,7 +17,7 @@ import yaml
 from jinja2 import TemplateError
 
 from ablate.errors import Failure, UserError, unknown
-from ablate.experiments.hub import SAMPLE, Dataset, Rows, open_rows, part_of
+from ablate.experiments.hub import SAMPLE, Dataset, Rows, keep_rows, open_rows, part_of
 
 FOLDER = Path(__file__).parent / "sample"
 """Rows that we have made up, in the columns of the sets that they stand in for."""
@@ -114,7 +114,7 @@ def open_set(name: str, where: str) -> Rows:
     if where == SAMPLE:
         return open_rows(known.data, where=SAMPLE, sample=FOLDER / f"{name}.jsonl")
     try:
-        return open_rows(known.data, where=part_of(where, name))
+        return keep_rows(open_rows(known.data, where=part_of(where, name)))
     except (UserError, Failure) as error:
         text = str(error).rstrip(".")
         raise type(error)(

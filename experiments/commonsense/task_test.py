@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ablate.errors import UserError
 from ablate.experiments.catalogue import make_task
-from ablate.experiments.commonsense.sets import FOLDER, SETS
+from ablate.experiments.commonsense import sets
+from ablate.experiments.commonsense.sets import FOLDER, SETS, open_set
 from ablate.experiments.commonsense.standard_errors import RULES, of_average
 from ablate.experiments.commonsense.task import CommonsenseTask
+from ablate.experiments.hub import Rows
 from ablate.experiments.language.task import LanguageTask
 from ablate.experiments.prepared import PreparedTask
 from ablate.experiments.task import SequenceTask
@@ -237,6 +239,18 @@ def test_its_text_is_made_ready_ahead_and_a_plan_needs_no_set(
     few = CommonsenseTask(data=ours.data, sets=("piqa",), limit=3, tokenizer="bpe:301",
                           corpus="sample")  # fmt: skip
     assert few.scored_tokens() == 3 * 1000 // 4
+
+
+def test_a_set_of_the_hub_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABLATE_HOME", str(tmp_path))
+    rows, piqa = drawn(0, 4, 2), SETS["piqa"].data
+    with monkeypatch.context() as patch:
+        there = Rows(piqa, "hub baber/piqa@abc", False, "key", lambda: iter(rows))
+        patch.setattr(sets, "open_rows", lambda dataset, where: there)
+        assert list(open_set("piqa", "auto")) == rows
+    again = open_set("piqa", "auto")
+    assert again.source == "cache baber/piqa@abc"
+    assert list(again) == rows
 
 
 def test_identities_follow_what_is_asked(tmp_path: Path) -> None:
