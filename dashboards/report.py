@@ -16,7 +16,7 @@ from ablate.analysis.effects import seeds_needed
 from ablate.analysis.frame import StudyResults, Trial
 from ablate.analysis.published import Published
 from ablate.analysis.targets import FEW
-from ablate.analysis.verdict import conclude
+from ablate.analysis.verdict import Conclusion, conclude
 from ablate.dashboards import provenance, tables, theme
 from ablate.dashboards.cost_figures import COSTS, fronts
 from ablate.dashboards.curve_figure import MOST_POINTS, drawn_curves, is_long, reference_lines
@@ -29,11 +29,14 @@ from ablate.dashboards.text_table import markdown
 from ablate.errors import unknown
 
 FORMATS = ("html", "md", "latex", "csv", "parquet")
-BROKEN = (*("failed", "diverged", "oom", "timed_out", "lost", "cancelled", "pruned", "stale"),)
+BROKEN = ("failed", "diverged", "oom", "timed_out", "lost", "cancelled", "pruned", "stale")
 """States that the page explains one by one."""
 
 MOST_FAILURES = 60
 """The page prints the messages of at most this many trials that did not finish."""
+
+MOST_SENTENCES = 12
+"""More comparisons are folded on the page, and left to the table in Markdown."""
 
 MARKS = {
     Verdict.SIGNIFICANT: "solid",
@@ -159,12 +162,20 @@ def _markdown_report(results: StudyResults, paper: Published | None) -> str:
         tables.ablation_table(results).markdown().rstrip("\n"),
         f"Trials: {states}. Differences are paired by seed; p is the exact sign-flip test, "
         f"p (Holm) corrects over {formatting.several(comparisons.family, 'comparison')}.",
-        "\n".join(f"- {markdown(s.text)}" for s in conclusion.statements),
+        _in_words(conclusion),
         *(section.markdown().rstrip("\n") for section in sections.values()),
         tables.levels_table(results).markdown().rstrip("\n"),
         *_again(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _in_words(conclusion: Conclusion) -> str:
+    """Each comparison in a sentence; where they are many, the table says it better."""
+    if len(conclusion.statements) > MOST_SENTENCES:
+        count = formatting.several(len(conclusion.statements), "comparison")
+        return f"The table has all {count}; in words they are in the HTML report."
+    return "\n".join(f"- {markdown(s.text)}" for s in conclusion.statements)
 
 
 def _again(results: StudyResults) -> list[str]:
@@ -188,4 +199,5 @@ _SHOWN: dict[str, Any] = {
     "mark": _mark,
     "MOST_FAILURES": MOST_FAILURES,
     "FEW": FEW,
+    "MOST_SENTENCES": MOST_SENTENCES,
 }
