@@ -21,7 +21,7 @@ from ablate.components.kernels.exactness import worst
 from ablate.components.kernels.products import Products, products, side
 from ablate.components.recurrence import fast_weight as plain
 from ablate.components.recurrence.fast_weight import ROWS
-from ablate.components.recurrence.lanes import as_lanes, as_rows
+from ablate.components.recurrence.lanes import Slopes, by_rows
 
 WARPS = 8
 _OPTIONS = {"num_warps": WARPS, "num_stages": 1}
@@ -140,6 +140,7 @@ def _typed(made: tuple[Tensor | None, ...], inputs: list[Any]) -> tuple[Tensor |
     )
 
 
+@by_rows((*ROWS, 0), 0)
 class _Read(torch.autograd.Function):
     @staticmethod
     def forward(*given: Any) -> Tensor:
@@ -162,19 +163,14 @@ class _Read(torch.autograd.Function):
         ctx.kind = inputs[-1]
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (*ROWS, 0))
-        (y,), (at,) = as_lanes(info, (_Read.apply(*flat),), (0,))  # type: ignore[no-untyped-call]
-        return y, at
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         slopes = _ReadBack.apply(*ctx.saved_tensors, *grads, ctx.kind)  # type: ignore[no-untyped-call]
         return (*slopes, None)
 
 
-class _ReadBack(torch.autograd.Function):
-    """The gradient of `_Read`; a function too, so that lanes are rows here as well."""
+@by_rows((*ROWS, 0, 0), ROWS)
+class _ReadBack(Slopes):
+    """The gradient of `_Read`."""
 
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor | None, ...]:
@@ -205,16 +201,8 @@ class _ReadBack(torch.autograd.Function):
         )
         return _typed((d_z, d_state, d_zs, d_us, d_share.sum(1), d_read), inputs)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        pass
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (*ROWS, 0, 0))
-        return as_lanes(info, _ReadBack.apply(*flat), ROWS)  # type: ignore[no-untyped-call]
-
-
+@by_rows((0, 1, 1, 1, 1, 1, 0), (1, 1, 0))
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -240,17 +228,13 @@ class _Scan(torch.autograd.Function):
         ctx.save_for_backward(probes, zs, mix, last, *output[:2])
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (0, 1, 1, 1, 1, 1, 0))
-        return as_lanes(info, _Scan.apply(*flat), (1, 1, 0))  # type: ignore[no-untyped-call]
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         slopes = _ScanBack.apply(*ctx.saved_tensors, *grads, ctx.kind)  # type: ignore[no-untyped-call]
         return (*slopes, None)
 
 
-class _ScanBack(torch.autograd.Function):
+@by_rows((*(1,) * 8, 0, 0), (0, 1, 1, 1, 1, 1))
+class _ScanBack(Slopes):
     """The gradient of `_Scan`: the same turns, from the last on."""
 
     @staticmethod
@@ -278,15 +262,6 @@ class _ScanBack(torch.autograd.Function):
         )  # fmt: skip
         made = (ends[0].clone(), d_probes, d_zs, -errors, d_mix.sum(2), d_last.sum(2))
         return _typed(made, [starts, probes, zs, us, mix, last])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (1,) * 8 + (0, 0))
-        return as_lanes(info, _ScanBack.apply(*flat), (0, 1, 1, 1, 1, 1))  # type: ignore[no-untyped-call]
 
 
 def _count(probes: Tensor | None) -> int:

@@ -22,7 +22,7 @@ from ablate.components.kernels.tuning import fastest
 from ablate.components.newton_schulz import Schedule
 from ablate.components.orthogonal_sums import Inputs, back, basis_of, onto
 from ablate.components.orthogonal_sums import orthogonal_sums as torch_sums
-from ablate.components.recurrence.lanes import as_lanes, as_rows
+from ablate.components.recurrence.lanes import Slopes, by_rows
 
 MOST_ROWS = 128
 GROUP = 16
@@ -116,6 +116,7 @@ def orthogonal_sums(
     return y, made
 
 
+@by_rows((0,) * 10, (0, 0))
 class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
@@ -133,18 +134,14 @@ class _Sums(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (0,) * len(inputs))
-        return as_lanes(info, _Sums.apply(*flat), (0, 0))  # type: ignore[no-untyped-call]
-
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         made = _Gradients.apply(*ctx.saved_tensors, *grads, ctx.schedule, ctx.eps)  # type: ignore[no-untyped-call]  # torch's own
         return (*made, None, None)
 
 
-class _Gradients(torch.autograd.Function):
-    """A function of its own, so that lanes know how to map it; it has no derivative."""
+@by_rows((0,) * 12, (0,) * 8)
+class _Gradients(Slopes):
+    """The gradient of `_Sums`."""
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
@@ -158,15 +155,6 @@ class _Gradients(torch.autograd.Function):
         for place in (0, 2, 7):
             made[place] = back(basis, made[place])
         return tuple(x.to(like.dtype) for x, like in zip(made, tensors, strict=True))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        flat = as_rows(info, in_dims, inputs, (0,) * len(inputs))
-        return as_lanes(info, _Gradients.apply(*flat), (0,) * 8)  # type: ignore[no-untyped-call]
 
 
 def _onto(basis: Tensor | None, *rows: Tensor) -> tuple[Tensor, ...]:
