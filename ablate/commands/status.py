@@ -84,8 +84,9 @@ def _show_trial(ledger: Ledger, trial_id: str, path: Path, as_json: bool) -> int
     for name in (*backends, "resumed", "micro_batches", "warnings"):
         if name in record.info:
             out.print(f"{name:11} {record.info[name]}", markup=False, soft_wrap=True)
+    width = max(map(len, record.summary), default=0) + 2
     for name, value in record.summary.items():
-        out.print(f"{name:24}{value:.6g}", markup=False)
+        out.print(f"{name:{width}}{value:.6g}", markup=False)
     out.print(f"log         {path}", markup=False, soft_wrap=True)
     for line in facts["log"]:
         out.print(f"    {line}", style="dim", markup=False)

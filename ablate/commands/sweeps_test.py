@@ -88,6 +88,9 @@ def test_a_broken_trial_shows_its_log_and_goes_on_from_its_checkpoint(
     assert counts(study) == {"done": 4}
     one = json.loads(call("status", study, "--trial", failure["trial"], "--json").stdout)
     assert one["info"]["resumed"] == "from step 3 of attempt 1"
+    plain = call("status", study, "--trial", failure["trial"]).stdout
+    longest = max(one["summary"], key=len)
+    assert f"{longest}  {one['summary'][longest]:.6g}\n" in plain
     assert (
         "from step 3 of attempt 1"
         in call("report", study, "--format", "html").output
