@@ -43,7 +43,7 @@ TOY_ROWS = 40
 """Toy documents of each set that are scored, if nothing else is said."""
 _TRIED = 8
 _MANY = 1_000  # about as many rows as a published set has
-_NO_DATA = ("batch", "tokens", "data")
+_NO_DATA = ("batch", "tokens", "data", "corpus_bytes")  # the last is in the text's own identity
 _WARNING = "made-up rows that come with Ablate, NOT the published set"
 
 
@@ -59,6 +59,7 @@ class RecallTask:
             (`ablate.experiments.hub`).
         corpus: text to train on, as task language takes it; empty trains on toy documents.
         tokenizer: as task language takes it; or ``words``, the vocabulary of the toy documents.
+        corpus_bytes: as task language takes it.
         window: tokens that a document is cut to, less 50 for the answer.
         model_length: tokens of prompt and answer together; a longer prompt loses its beginning.
         test_rows: rows of each set that are scored; 0 is all of a published set, and 40 toy ones.
@@ -80,6 +81,7 @@ class RecallTask:
     data: str = AUTO
     corpus: str = ""
     tokenizer: str = BYTES
+    corpus_bytes: int | None = None
     window: int = 2048
     model_length: int = 2048
     test_rows: int = 0
@@ -103,6 +105,8 @@ class RecallTask:
         self._check_tokenizer()
         check_limits(self, self._limits)
         if not self.corpus:
+            if self.corpus_bytes is not None:
+                raise UserError("task_args.corpus_bytes is for a task_args.corpus; none is given.")
             self._check_length()
 
     def _check_tokenizer(self) -> None:
@@ -167,8 +171,9 @@ class RecallTask:
         if not self.corpus:
             return None
         return LanguageTask(
-            corpus=self.corpus, tokenizer=self.tokenizer, context=self.length, batch=self.batch,
-            tokens=self.tokens, validation_bytes=max(self.length, LanguageTask.validation_bytes),
+            corpus=self.corpus, tokenizer=self.tokenizer, corpus_bytes=self.corpus_bytes,
+            context=self.length, batch=self.batch, tokens=self.tokens,
+            validation_bytes=max(self.length, LanguageTask.validation_bytes),
         )  # fmt: skip
 
     @property

@@ -216,6 +216,7 @@ def test_batches_repeat_and_identities_follow_the_data() -> None:
         ({"keys": 17}, "keys=17"),
         ({"rows": "toy", "length": 40}, "length=40: documents of swde"),
         ({"tokens": 0}, "tokens=0"),
+        ({"corpus_bytes": 9}, "corpus_bytes is for a task_args.corpus"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(args: dict[str, Any], named: str) -> None:
@@ -233,6 +234,7 @@ def test_a_model_of_other_tokens_reads_the_same_questions(
     task = RecallTask(tokenizer="bpe:300", **args)
     assert isinstance(task, PreparedTask)
     assert (task.vocab, task.is_prepared) == (300, False)
+    assert RecallTask(tokenizer="bpe:300", corpus_bytes=999, **args).folder != task.folder
     before = task.data_identity()
     task.prepare()
     assert task.is_prepared
