@@ -42,60 +42,68 @@ GRANULARITIES = ("token", "chunk")
 CACHED = 2**16  # numbers in a batch of matrices that stays in a processor's cache
 
 
-def _iterate(x: Tensor, schedule: Schedule) -> Tensor:
-    """Every step of `x`, which is written over; its numbers stay in a cache."""
-    gram, poly = _squares(x, 2)
-    other = torch.empty_like(x)
+def _iterate(x: Tensor, other: Tensor, squares: list[Tensor], schedule: Schedule) -> None:
+    """Every step of `x`, which is written over in turns with `other`, where an odd step ends."""
+    gram, poly = squares
+    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     for a, b, c in schedule:
         torch.bmm(x, x.mT, out=gram)
-        _polynomial(gram, a, b, c, poly)
+        _polynomial(a * eye, gram, b, c, poly)
         torch.bmm(poly, x, out=other)
         x, other = other, x
-    return x
 
 
-def _iterate_dual(x: Tensor, d: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+def _iterate_dual(
+    x: Tensor, other: Tensor, d: Tensor, turned: Tensor, squares: list[Tensor], schedule: Schedule
+) -> None:
     """`_iterate` at x, and its derivative in direction d, by carrying both through the loop.
 
-    Both are written over. With A' = C + C^T and C = d X^T, the derivative of the polynomial in A is
-    M + M^T for M = b C + c A A'.
+    With A' = C + C^T and C = d X^T, the derivative of the polynomial in A is M + M^T for
+    M = b C + c A A'.
     """
-    gram, poly, cross, slope = _squares(x, 4)
-    other, turned = torch.empty_like(x), torch.empty_like(d)
+    gram, poly, cross, slope = squares
+    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     for a, b, c in schedule:
         torch.bmm(x, x.mT, out=gram)
         torch.bmm(d, x.mT, out=cross)
         torch.add(cross, cross.mT, out=slope)
         if c:
-            torch.baddbmm(cross, gram, slope, beta=b, alpha=c, out=cross)
+            cross.baddbmm_(gram, slope, beta=b, alpha=c)
             torch.add(cross, cross.mT, out=slope)
         else:
             slope.mul_(b)
-        _polynomial(gram, a, b, c, poly)
-        torch.bmm(poly, d, out=turned)
-        torch.baddbmm(turned, slope, x, out=turned)
+        _polynomial(a * eye, gram, b, c, poly)
+        torch.bmm(poly, d, out=turned).baddbmm_(slope, x)
         torch.bmm(poly, x, out=other)
         x, other, d, turned = other, x, turned, d
-    return x, d
 
 
-def _squares(x: Tensor, count: int) -> list[Tensor]:
-    return [x.new_empty(*x.shape[:2], x.shape[1]) for _ in range(count)]
-
-
-def _polynomial(gram: Tensor, a: float, b: float, c: float, out: Tensor) -> None:
-    """a I + b A + c A^2: with a on the diagonal, no product has to begin from a copy of X."""
+def _polynomial(begun: Tensor, gram: Tensor, b: float, c: float, out: Tensor) -> None:
+    """a I + b A + c A^2, begun with a I: so no product has to begin from a copy of X."""
+    torch.add(begun, gram, alpha=b, out=out)
     if c:
-        torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=out)
-    else:
-        torch.mul(gram, b, out=out)
-    out.diagonal(dim1=1, dim2=2).add_(a)
+        out.baddbmm_(gram, gram, alpha=c)
 
 
-def _in_cache(of: Tensor, *more: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Batches that a processor's cache holds through all steps: twice as fast as all at once."""
-    size = of.shape[0] if of.device.type != "cpu" else max(1, CACHED // of[0].numel())
-    return zip(*(t.split(size) for t in (of, *more)), strict=True)
+def _in_cache(*whole: Tensor, wide: int, squares: int) -> Iterator[tuple[list[Tensor], ...]]:
+    """Batches that a processor's cache holds through all steps: twice as fast as all at once.
+
+    With each come the same matrices to write over: `wide` ones of the size of the first of `whole`
+    and squares of its rows. Fresh ones would have to be fetched into the cache for each batch.
+    """
+    like = whole[0]
+    count, o, i = like.shape
+    size = count if like.device.type != "cpu" else min(count, max(1, CACHED // (o * i)))
+    wides = [like.new_empty(size, o, i) for _ in range(wide)]
+    smalls = [like.new_empty(size, o, o) for _ in range(squares)]
+    for parts in zip(*(x.split(size) for x in whole), strict=True):
+        n = parts[0].shape[0]
+        yield list(parts), [x[:n] for x in wides], [x[:n] for x in smalls]
+
+
+def _in_turns(schedule: Schedule, last: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """The two in the order in which steps that end in `last` write them."""
+    return (last, other) if len(schedule) % 2 == 0 else (other, last)
 
 
 def _norms(s: Tensor) -> Tensor:
@@ -110,8 +118,12 @@ def iterate(s: Float[Tensor, "*p o i"], schedule: Schedule, eps: float) -> Tenso
     if s.shape[-2] > s.shape[-1]:
         return iterate(s.mT, schedule, eps).mT
     flat = s.reshape(-1, *s.shape[-2:])
-    done = [_iterate(x / (n + eps), schedule) for x, n in _in_cache(flat, _norms(flat))]
-    return torch.cat(done).reshape(s.shape)
+    made = flat.new_empty(flat.shape)
+    parts = (flat, _norms(flat) + eps, made)
+    for (x, scale, out), (other,), squares in _in_cache(*parts, wide=1, squares=2):
+        first, second = _in_turns(schedule, out, other)
+        _iterate(torch.div(x, scale, out=first), second, squares, schedule)
+    return made.view(s.shape)
 
 
 def derivative(
@@ -124,15 +136,19 @@ def derivative(
         made, h = derivative(s.mT, direction.mT, schedule, eps)
         return made.mT, h.mT
     flat = s.reshape(-1, *s.shape[-2:])
-    done, slopes = [], []
-    for x, n, d in _in_cache(flat, _norms(flat), direction.reshape(flat.shape)):
+    norms = _norms(flat)
+    made, slopes = flat.new_empty(flat.shape), flat.new_empty(flat.shape)
+    parts = (flat, norms, direction.reshape(flat.shape), made, slopes)
+    for (x, n, d, out, h), (other, turned), squares in _in_cache(*parts, wide=2, squares=4):
         scale = n + eps
-        made, d = _iterate_dual(x / scale, d.clone(), schedule)
+        iterates, duals = _in_turns(schedule, out, other), _in_turns(schedule, h, turned)
+        torch.div(x, scale, out=iterates[0])
+        torch.div(d, scale, out=duals[0])
+        _iterate_dual(*iterates, *duals, squares, schedule)
         # The norm's own share; a zero matrix has none, and its norm no derivative.
-        along = (d * x).sum((1, 2), keepdim=True) / (scale * n).masked_fill(n == 0, torch.inf)
-        done.append(made)
-        slopes.append(torch.addcmul(d, along, x, value=-1) / scale)
-    return torch.cat(done).reshape(s.shape), torch.cat(slopes).reshape(s.shape)
+        along = torch.mul(h, x, out=turned).sum((1, 2), keepdim=True)
+        h.addcmul_(along / (scale * n).masked_fill_(n == 0, torch.inf), x, value=-1)
+    return made.view(s.shape), slopes.view(s.shape)
 
 
 class _Orthogonalise(torch.autograd.Function):

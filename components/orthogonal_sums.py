@@ -69,11 +69,9 @@ class _Sums(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         basis = basis_of(s0, z)
         s0, z, right = (onto(basis, x) for x in (s0, z, right))
-        made = iterate(_momenta(s0, u, z, carry, read), schedule, eps)
-        each = torch.bmm(right, made.flatten(1, 2).mT).unflatten(-1, made.shape[1:3])  # p n w o
-        y = (write.unsqueeze(-1) * each).sum(2)
-        last = torch.bmm(end.unsqueeze(1), made.flatten(2)).view_as(s0)
-        return y, back(basis, last)
+        made = iterate(_momenta(carry, s0, _weighted(read, u), z), schedule, eps)
+        y = (write.unsqueeze(-1) * _on(right, made)).sum(2)
+        return y, back(basis, _sum(end, made))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -109,21 +107,16 @@ class _SumsBack(Slopes):
         # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
         basis = basis_of(s0, z, right, d_last)
         s0, z, right, d_last = (onto(basis, x) for x in (s0, z, right, d_last))
-        momenta = _momenta(s0, u, z, carry, read)
-        d_made = _outer(write, d_y, right)
-        d_made.addcmul_(end[:, :, None, None], d_last.unsqueeze(1))
-        made, h = derivative(momenta, d_made, schedule, eps)
-        on_right = torch.bmm(right, made.flatten(1, 2).mT).unflatten(-1, made.shape[1:3])
-        d_write = (on_right * d_y.unsqueeze(2)).sum(-1)  # p n w
-        d_end = (made * d_last.unsqueeze(1)).sum((-2, -1))
-        weighted = (write.unsqueeze(-1) * d_y.unsqueeze(2)).flatten(2)  # p n w*o
-        d_right = torch.bmm(weighted, made.flatten(1, 2))
-        d_carry = (h * s0.unsqueeze(1)).sum((-2, -1))
-        d_s0 = torch.bmm(carry.unsqueeze(1), h.flatten(2)).view_as(s0)
-        on_z = torch.bmm(z, h.flatten(1, 2).mT).unflatten(-1, h.shape[1:3])  # p s w o
-        d_read = (on_z * u.unsqueeze(2)).sum(-1).mT
-        d_u = (read.mT.unsqueeze(-1) * on_z).sum(2)
-        d_z = torch.bmm((read.mT.unsqueeze(-1) * u.unsqueeze(2)).flatten(2), h.flatten(1, 2))
+        # `write` makes the direction of the derivative as the transpose of `read` makes momenta.
+        parts, turned = _weighted(read, u), _weighted(write.mT, d_y)
+        direction = _momenta(end, d_last, turned, right)
+        made, h = derivative(_momenta(carry, s0, parts, z), direction, schedule, eps)
+        d_end, d_right, on = _slopes(made, d_last, turned, right)
+        d_write = (on * d_y.unsqueeze(2)).sum(-1)
+        d_carry, d_z, on = _slopes(h, s0, parts, z)
+        d_read = (on * u.unsqueeze(2)).sum(-1).mT
+        d_u = (read.mT.unsqueeze(-1) * on).sum(2)
+        d_s0 = _sum(carry, h)
         d_s0, d_z, d_right = (back(basis, x) for x in (d_s0, d_z, d_right))
         return d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_right
 
@@ -147,13 +140,31 @@ def back(basis: Tensor | None, x: Tensor) -> Tensor:
     return x if basis is None else torch.bmm(x, basis.mT)
 
 
-def _outer(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """sum_n weights[n, w] left_n right_n^T, p w o i."""
-    parts = weights.mT.unsqueeze(2) * left.mT.unsqueeze(1)  # p w o n
-    sums: Tensor = torch.bmm(parts.flatten(1, 2), right).unflatten(1, parts.shape[1:3])
+def _weighted(read: Tensor, u: Tensor) -> Tensor:
+    """read[w, s] u_s, p s w*o."""
+    parts = u.new_empty(*u.shape[:2], read.shape[1], u.shape[2])
+    return torch.mul(read.mT.unsqueeze(-1), u.unsqueeze(2), out=parts).flatten(2)
+
+
+def _momenta(carry: Tensor, s0: Tensor, parts: Tensor, z: Tensor) -> Tensor:
+    """S_w = carry_w S_0 + sum_s parts_{s,w} z_s^T, p w o i."""
+    sums = s0.new_empty(*carry.shape, *s0.shape[1:])
+    torch.mul(carry[..., None, None], s0.unsqueeze(1), out=sums)
+    sums.flatten(1, 2).baddbmm_(parts.mT, z)
     return sums
 
 
-def _momenta(s0: Tensor, u: Tensor, z: Tensor, carry: Tensor, read: Tensor) -> Tensor:
-    """S_w, p w o i."""
-    return _outer(read.mT, u, z).addcmul_(carry[..., None, None], s0.unsqueeze(1))
+def _slopes(h: Tensor, s0: Tensor, parts: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of sum_w <h_w, S_w> by carry and z; and h on z."""
+    d_carry = torch.bmm(s0.flatten(1).unsqueeze(1), h.flatten(2).mT).squeeze(1)
+    return d_carry, torch.bmm(parts, h.flatten(1, 2)), _on(z, h)
+
+
+def _on(z: Tensor, h: Tensor) -> Tensor:
+    """Every matrix of `h` on every vector of `z`, p s w o."""
+    return torch.bmm(z, h.flatten(1, 2).mT).unflatten(-1, h.shape[1:3])
+
+
+def _sum(weights: Tensor, h: Tensor) -> Tensor:
+    """sum_w weights_w h_w, p o i."""
+    return torch.bmm(weights.unsqueeze(1), h.flatten(2)).view(h.shape[0], *h.shape[2:])

@@ -63,6 +63,16 @@ def test_sums_and_every_gradient_are_those_of_a_matrix_for_each_write(
     torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-9, atol=1e-10)
 
 
+def test_turned_inputs_and_gradients_do_not_matter() -> None:
+    schedule = COEFFICIENTS["quintic"] * 2
+    inputs = tuple(x.mT.contiguous().mT.requires_grad_() for x in draw(4, 6, 5, 3, 4))
+    found, true = orthogonal_sums(*inputs, schedule=schedule, eps=EPS), plainly(inputs, schedule)
+    weights = [torch.randn_like(y.mT).mT for y in true]
+    slopes = [torch.autograd.grad(outputs, inputs, weights) for outputs in (found, true)]
+    torch.testing.assert_close(found, true, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-9, atol=1e-10)
+
+
 def test_equal_and_zero_keys_leave_the_coordinates_exact() -> None:
     s0, u, z, *rest = draw(3, 40, 4, 3, 5)
     z = torch.stack([z[:, 0], z[:, 0], torch.zeros_like(z[:, 0]), z[:, 3]], dim=1)
