@@ -192,8 +192,10 @@ def test_what_only_looks_different_is_found_without_a_probe(tmp_path: Path) -> N
     assert made.cost()["hours"] == pytest.approx(made.cost()["trial_seconds"] / 3600)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU that is here is timed")
-def test_a_gpu_that_is_not_here_is_reckoned_at_a_named_rate(tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_here_is_reckoned_at_a_named_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     made = {gpus: equal_writes(tmp_path, probe=False, gpus=gpus) for gpus in (1, 2)}
     cost = made[1].cells[0].cost
     assert (cost.time_from, made[1].cost()["time_from"]) == ("gpu_rate", "gpu_rate")
