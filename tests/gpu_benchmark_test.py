@@ -93,7 +93,10 @@ def test_cases_that_time_is_too_short_for_are_named() -> None:
     assert left == ["read_weight 4x4, chunk 64, window 1, highest"]
 
 
-def test_without_a_gpu_it_says_so_and_exits_with_four(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu_it_says_so_and_exits_with_four(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpu.main([]) == gpu.NO_GPU == 4
     assert "nothing was measured: torch sees no GPU" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
