@@ -96,6 +96,18 @@ class Rows:
             "data_is_sample": "yes" if self.is_sample else "no",
         }
 
+    def refuse_ours(self, row: Row) -> None:
+        """Refuse a row that comes with Ablate, which says so, in what is taken for the real set.
+
+        Raises:
+            UserError: names the source.
+        """
+        if row.get(SAMPLE) and not self.is_sample:
+            raise UserError(
+                f"{self.dataset.label}: {self.source} holds rows that come with Ablate, which may "
+                "not pass for the real set: ask for them by task_args.data=sample."
+            )
+
     def digest(self) -> str:
         """Short hash of all rows and of whether they are a sample; reads them all."""
         found = hashlib.sha256(b"sample" if self.is_sample else b"")

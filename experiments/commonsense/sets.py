@@ -143,11 +143,7 @@ def load_task(name: str, rows: Rows) -> Any:
     table = list(rows)
     if not table:
         raise UserError(f"{name}: no rows in {rows.source}.")
-    if table[0].get(SAMPLE) and not rows.is_sample:
-        raise UserError(
-            f"{name}: {rows.source} holds rows that come with Ablate, which may not pass for the "
-            "real set: ask for them by task_args.data=sample."
-        )
+    rows.refuse_ours(table[0])
     shown = f"{PREFIX if rows.is_sample else ''}{name}"
     with tempfile.TemporaryDirectory() as place:
         kept, described = Path(place, "rows.jsonl"), Path(place, f"{shown}.yaml")

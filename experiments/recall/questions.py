@@ -106,7 +106,7 @@ def published(one: RecallSet, data: str, limit: int) -> Source:
         limit: the first so many rows; 0 is all.
 
     Raises:
-        UserError: there is no data, or rows lack a column.
+        UserError: there is no data, or rows lack a column, or are Ablate's and not asked for.
         Failure: the hub did not answer.
     """
     sample = None if data == NEVER_SAMPLE else SAMPLES / f"{one.name}.jsonl"
@@ -115,6 +115,7 @@ def published(one: RecallSet, data: str, limit: int) -> Source:
     found = keep_rows(open_rows(dataset, where=where, sample=sample))
     rows = []
     for number, row in enumerate(found, 1):
+        found.refuse_ours(row)
         if missing := [name for name in one.columns if row.get(name) is None]:
             raise UserError(
                 f"recall, set {one.name}, {found.source}: row {number} has no {missing[0]!r}; "

@@ -98,10 +98,12 @@ def test_a_sample_never_passes_for_the_set(tmp_path: Path) -> None:
     assert isinstance(said, str)
     assert said.startswith("packaged sample")
     assert "NOT the published set" in said
-    # The same rows from a folder of the user's are taken for what the user says they are.
-    rows = [json.loads(line) for line in _sample("nq").splitlines()]
+    # Nor from a folder of the user's, whose own rows are taken for what the user says they are.
     (tmp_path / "nq").mkdir()
-    (tmp_path / "nq" / "validation.jsonl").write_text("\n".join(map(json.dumps, rows[:4])))
+    (tmp_path / "nq" / "validation.jsonl").write_text(_sample("nq"))
+    with pytest.raises(UserError, match="rows that come with Ablate"):
+        RecallTask(sets=("nq",), data=str(tmp_path)).info()
+    (tmp_path / "nq" / "validation.jsonl").write_text("\n".join(_real("nq").splitlines()[:4]))
     real = RecallTask(sets=("nq",), data=str(tmp_path))
     assert real.metrics == ("val/contains@nq", "val/contains")
     assert real.info()["nq_questions"] == 4
@@ -112,6 +114,11 @@ def test_a_sample_never_passes_for_the_set(tmp_path: Path) -> None:
 
 def _sample(name: str) -> str:
     return (Path(__file__).parent / "sample" / f"{name}.jsonl").read_text()
+
+
+def _real(name: str) -> str:
+    """The same rows, without the mark that they are ours."""
+    return _sample(name).replace(', "sample": true', "")
 
 
 def test_what_is_dropped_and_what_cannot_be_reached_is_said(tmp_path: Path) -> None:
@@ -272,7 +279,7 @@ def test_real_sets_that_are_not_here_are_missed_when_they_are_needed(
     # Put where the cache is, they are found.
     folder = tmp_path / "hazyresearch--based-swde-v2"
     folder.mkdir()
-    (folder / "validation.jsonl").write_text(_sample("swde"))
+    (folder / "validation.jsonl").write_text(_real("swde"))
     monkeypatch.setenv("ABLATE_DATASETS", str(tmp_path))
     assert task.is_prepared
     assert task.data_identity() != before
