@@ -213,7 +213,6 @@ def _write_index(
         [part.sha256 for part in counts.parts],
     ]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-    (work / PROGRESS).unlink()
     facts = {
         "format": FORMAT,
         "corpus": source.corpus,
@@ -229,6 +228,7 @@ def _write_index(
         **asdict(counts),
     }
     _write(work / INDEX, json.dumps(facts, indent=1).encode())
+    (work / PROGRESS).unlink()  # the last: without it all is read again
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -88,6 +88,30 @@ def test_a_build_that_was_cut_goes_on_and_gives_the_same(
     assert encoded == [one.text for one in DOCUMENTS[21:]]
 
 
+def test_what_is_cut_at_its_very_end_is_not_tokenized_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = packing._write
+    encoded: list[str] = []
+
+    def dying(path: Path, content: bytes) -> None:
+        if path.name == INDEX:
+            raise KeyboardInterrupt
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "_write", dying)
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path / "x", source, "bpe:280")
+    monkeypatch.setattr(packing, "open_tokenizer", _spying(packing.open_tokenizer, encoded))
+    found = packed(tmp_path / "x", "bpe:280")
+    assert encoded == []
+    assert found.facts["documents"] == len(DOCUMENTS)
+    assert sorted(path.name for path in (tmp_path / "x").iterdir()) == sorted(
+        [INDEX, FILE, *(part["file"] for part in found.facts["parts"])]
+    )
+
+
 def _spying(opened: Callable[..., Any], seen: list[str]) -> Callable[..., Any]:
     def spy(*args: Any) -> Any:
         tokenizer = opened(*args)
