@@ -27,6 +27,7 @@ def fold_channels(
     *,
     step_inside: bool,
     nesterov: bool,
+    idle: int = 0,
 ) -> LinearWeights:
     """Coefficients `[g p d n ...]`; those that only make the momentum have no channels."""
     w = fold_linear(
@@ -36,6 +37,7 @@ def fold_channels(
         gamma.unsqueeze(2),
         step_inside=step_inside,
         nesterov=nesterov,
+        idle=idle,
     )
     if w.next_carry is None or w.next_read is None:
         return w

@@ -65,12 +65,12 @@ def decay_matrix(rate: Float[Tensor, "*p n"]) -> Float[Tensor, "*p n n"]:
     return out
 
 
-def banded(gamma: Float[Tensor, "*p n c"]) -> Float[Tensor, "*p n i"]:
-    """Window gates as a matrix over sources: row t has gamma[t, j] at column t + c-1 - j."""
+def banded(gamma: Float[Tensor, "*p n c"], idle: int = 0) -> Float[Tensor, "*p n i"]:
+    """Window gates as a matrix over sources: row t has gamma[t, j] at column idle + t + c-1 - j."""
     n, c = gamma.shape[-2:]
-    width = n + c - 1
+    width = idle + n + c - 1
     # A row of width + 1 read back in rows of width moves each row one column to the right.
-    skewed = F.pad(gamma.flip(-1), (0, width + 1 - c)).flatten(-2)
+    skewed = F.pad(gamma.flip(-1), (idle, n)).flatten(-2)
     out: Tensor = skewed[..., : n * width].unflatten(-1, (n, width))
     return out
 
@@ -147,11 +147,13 @@ def fold_states(
     *,
     step_inside: bool,
     nesterov: bool = False,
+    idle: int = 0,
 ) -> Folded:
     """Weights of gradient descent (`theta` None) and momentum.
 
     `keep` may have more rows than the others, which then are broadcast to them.
-    `nesterov` writes theta S_n + lr G_n, the momentum looked ahead, instead of S_n.
+    `nesterov` writes theta S_n + lr G_n, the momentum looked ahead, instead of S_n. The first
+    `idle` sources are in no window.
     """
     inside = step_inside or theta is None
     fresh = lr.unsqueeze(-1) * gamma if inside else gamma
@@ -166,7 +168,8 @@ def fold_states(
 
     windows = (fresh.shape[-1],)
     gamma = fresh.expand(*shape, *windows).reshape(-1, shape[-1], *windows)
-    made = fold(keep.reshape(-1, shape[-1]), flat(theta), flat(scale), gamma, flat(again, *windows))
+    given = (keep.reshape(-1, shape[-1]), flat(theta), flat(scale), gamma, flat(again, *windows))
+    made = fold(*given, idle=idle)
     return Folded(*(part.unflatten(0, rows) for part in made))
 
 
@@ -178,9 +181,11 @@ def fold_linear(
     *,
     step_inside: bool,
     nesterov: bool = False,
+    idle: int = 0,
 ) -> LinearWeights:
     """As `fold_states`, part by part."""
-    w = fold_states(keep, lr, theta, gamma, step_inside=step_inside, nesterov=nesterov)
+    how = {"step_inside": step_inside, "nesterov": nesterov}
+    w = fold_states(keep, lr, theta, gamma, **how, idle=idle)
     carry, end_read = w.share[..., :1], -w.last[..., :1]
     if theta is None:
         return LinearWeights(carry, w.read, carry[..., -1:, :], end_read)
@@ -205,6 +210,7 @@ def fold_orthogonal(
     *,
     writes: list[int],
     step: Float[Tensor, " p"] | None,
+    idle: int = 0,
 ) -> OrthogonalWeights:
     """Weights when the tokens `writes` write.
 
@@ -213,7 +219,7 @@ def fold_orthogonal(
     memory, decay = decay_matrix(keep), decay_matrix(theta)
     carry = _from_start(keep, memory)
     first = _from_start(theta, decay).unsqueeze(-1)
-    sums = torch.matmul(decay, banded(gamma))
+    sums = torch.matmul(decay, banded(gamma, idle))
     ends = torch.tensor([*writes, keep.shape[-1] - 1], device=keep.device)
     gathered = _gathered(memory.index_select(-2, ends), lr, writes)
     if step is not None:

@@ -33,8 +33,9 @@ def read_weight(
     read: Float[Tensor, "p n s"],
 ) -> Float[Tensor, "p n o"]:
     """What each token's weight says of its `z`: an attention over the sources, and no matrix."""
-    y: Tensor = _Read.apply(z, state, zs, us, share, read)  # type: ignore[no-untyped-call]
-    return y
+    y, _ = _Read.apply(z, state, zs, us, share, read)  # type: ignore[no-untyped-call]
+    made: Tensor = y
+    return made
 
 
 def write_weight(
@@ -70,39 +71,48 @@ def scan_weight(
     return us, starts, end
 
 
-@by_rows(ROWS, 0)
+@by_rows(ROWS, (0, 0))
 class _Read(torch.autograd.Function):
     @staticmethod
     def forward(
         z: Tensor, state: Tensor, zs: Tensor, us: Tensor, share: Tensor, read: Tensor
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         y = torch.bmm(z, state[:, 0].mT).mul_(share[..., :1])
         for m in range(1, state.shape[1]):
             y.addcmul_(share[..., m : m + 1], torch.bmm(z, state[:, m].mT))
-        kernel = torch.bmm(z, zs.mT).mul_(read)
-        return torch.baddbmm(y, kernel, us, alpha=-1, out=y)
+        kernel = torch.bmm(z, zs.mT)
+        return torch.baddbmm(y, kernel * read, us, alpha=-1, out=y), kernel
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, kernel = output
+        ctx.mark_non_differentiable(kernel)
+        ctx.save_for_backward(*inputs, kernel)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        slopes: tuple[Tensor, ...] = _ReadBack.apply(*ctx.saved_tensors, *grads)  # type: ignore[no-untyped-call]
+        slopes: tuple[Tensor, ...] = _ReadBack.apply(*ctx.saved_tensors, grads[0])  # type: ignore[no-untyped-call]
         return slopes
 
 
-@by_rows((*ROWS, 0), ROWS)
+@by_rows((*ROWS, 0, 0), ROWS)
 class _ReadBack(Slopes):
     """The gradient of `_Read`."""
 
     @staticmethod
     def forward(
-        z: Tensor, state: Tensor, zs: Tensor, us: Tensor, share: Tensor, read: Tensor, dy: Tensor
+        z: Tensor,
+        state: Tensor,
+        zs: Tensor,
+        us: Tensor,
+        share: Tensor,
+        read: Tensor,
+        kernel: Tensor,
+        dy: Tensor,
     ) -> tuple[Tensor, ...]:
-        kernel, slope = torch.bmm(z, zs.mT), torch.bmm(dy, us.mT).neg_()
+        slope = _less(dy, us.mT)
         d_read = kernel * slope
-        d_us = torch.bmm(kernel.mul_(read).mT, dy).neg_()
+        d_us = _less((kernel * read).mT, dy)
         d_zs = torch.bmm(slope.mul_(read).mT, z)
         dz = torch.bmm(slope, zs)
         d_state, d_share = torch.empty_like(state), torch.empty_like(share)
@@ -203,17 +213,19 @@ class _ScanBack(Slopes):
         count, p, m, o, i = starts.shape
         # Of the state after stretch g in row g + 1; of the first of all in row 0.
         ds = torch.cat([d_starts, d_end.unsqueeze(0)])
-        errors, ons = d_us.clone(), zs.new_empty(*zs.shape[:3], m * o)
+        errors, d_last = d_us.clone(), torch.empty_like(last)
+        on = zs.new_empty(*zs.shape[1:3], m * o)
+        each_on, parts = on.unflatten(-1, (m, o)), on.split(o, dim=-1)
         asked = [] if probes is None else [each.unbind(0) for each in probes.unbind(2)]
         rows, flat = ds.view(count + 1, p, m * o, i).unbind(0), ds.flatten(3).unbind(0)
         weights = [each.unbind(0) for each in last.split(1, dim=-1)]
-        parts = [each.unbind(0) for each in ons.split(o, dim=-1)]
-        turns = list(_in_turns(ds[:-1], errors, ons, zs, mix))
+        turns = list(_in_turns(ds[:-1], errors, us.unsqueeze(3), zs, mix, d_last))
         for g in reversed(range(count)):
-            d, error, on, z, mixed = turns[g]
+            d, error, u, z, mixed, slope = turns[g]
             torch.bmm(z, rows[g + 1].mT, out=on)
             for weight, part in zip(weights, parts, strict=True):
-                error.addcmul_(weight[g], part[g])
+                error.addcmul_(weight[g], part)
+            torch.sum(each_on.mul_(u), -1, out=slope)
             torch.baddbmm(flat[g], mixed.mT, flat[g + 1], out=flat[g])
             for k, each in enumerate(asked):
                 first = d[:, k]
@@ -221,7 +233,6 @@ class _ScanBack(Slopes):
         after = ds[1:]
         d_zs = torch.matmul(_weighted(last, us), after.flatten(2, 3))
         d_mix = torch.matmul(after.flatten(3), starts.flatten(3).mT)
-        d_last = ons.unflatten(-1, (m, o)).mul_(us.unsqueeze(3)).sum(-1)
         d_probes = None
         if probes is not None:
             d_probes = torch.matmul(errors.unsqueeze(2), starts[:, :, : probes.shape[2]])
@@ -231,6 +242,12 @@ class _ScanBack(Slopes):
 def _in_turns(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Stretch by stretch."""
     return zip(*(part.unbind(0) for part in parts), strict=True)
+
+
+def _less(a: Tensor, b: Tensor) -> Tensor:
+    """-a b."""
+    out = a.new_empty(*a.shape[:2], b.shape[-1])
+    return torch.baddbmm(out, a, b, beta=0, alpha=-1, out=out)
 
 
 def _weighted(last: Tensor, us: Tensor) -> Tensor:

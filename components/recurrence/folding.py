@@ -23,6 +23,8 @@ def fold(
     scale: Float[Tensor, "r n"] | None,
     gamma: Float[Tensor, "r n c"],
     again: Float[Tensor, "r n c"] | None = None,
+    *,
+    idle: int = 0,
 ) -> tuple[
     Float[Tensor, "r n m"], Float[Tensor, "r n i"], Float[Tensor, "r m m"], Float[Tensor, "r i m"]
 ]:
@@ -30,12 +32,13 @@ def fold(
 
     S_t = theta_t S_{t-1} + sum_j gamma[t, j] gradient_{t-j}, M_t = keep_t M_{t-1} - scale_t S_t;
     `again` weighs gradients that are taken off M_t beside S_t. Without theta, S_t is the sum alone.
+    The first `idle` sources are in no window.
     """
-    share, read, mix, last, _ = _Fold.apply(keep, theta, scale, gamma, again)  # type: ignore[no-untyped-call]
+    share, read, mix, last, *_ = _Fold.apply(keep, theta, scale, gamma, again, idle)  # type: ignore[no-untyped-call]
     return share, read, mix, last
 
 
-@by_rows((0,) * 5, (0,) * 5)
+@by_rows((0,) * 6, (0,) * 6)
 class _Fold(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -44,22 +47,24 @@ class _Fold(torch.autograd.Function):
         scale: Tensor | None,
         gamma: Tensor,
         again: Tensor | None,
+        idle: int,
     ) -> tuple[Tensor, ...]:
-        n, r, i = keep.shape[1], keep.shape[0], sum(gamma.shape[1:]) - 1
+        n, r, i = keep.shape[1], keep.shape[0], idle + sum(gamma.shape[1:]) - 1
         m = 1 if theta is None else 2
-        memory = keep.new_zeros(n, r, m + i)  # columns W, S, sources: W as it is, the others less
-        momentum = keep.new_zeros(n, r, 1 + i)  # columns S, sources
-        momentum[..., 1:].scatter_(2, _sources(gamma), _oldest_first(gamma))
+        momentum = keep.new_zeros(n, r, m + i)  # columns W (nothing), S, sources
+        momentum[..., m:].scatter_(2, _sources(gamma, idle), _oldest_first(gamma))
         if theta is not None:
-            momentum[0, :, 0] = theta[:, 0]
-            _run(momentum, theta)
-        written = momentum if theta is not None else momentum[..., 1:]
-        rest = memory[..., 1:]
-        rest.copy_(written) if scale is None else torch.mul(written, _steps(scale), out=rest)
+            momentum[0, :, 1] = theta[:, 0]
+            _run(momentum, theta, momentum)
+        # Columns as those: W as it is, the others less.
+        memory = torch.empty_like(momentum)
+        written = momentum if scale is None else torch.mul(momentum, _steps(scale), out=memory)
         if again is not None:
-            memory[..., m:].scatter_add_(2, _sources(again), _oldest_first(again))
+            written = memory.copy_(written)
+            memory[..., m:].scatter_add_(2, _sources(again, idle), _oldest_first(again))
+        memory[0] = written[0]
         memory[0, :, 0] = keep[:, 0]
-        _run(memory, keep)
+        _run(memory, keep, written)
         share = memory[..., :m].transpose(0, 1).clone()
         share[..., 1:].neg_()
         read = memory[..., m:].transpose(0, 1)
@@ -68,23 +73,23 @@ class _Fold(torch.autograd.Function):
         mix = keep.new_zeros(r, m, m)
         mix[:, 0] = share[:, -1]
         if theta is not None:
-            mix[:, 1, 1], last[..., 1] = momentum[-1, :, 0], momentum[-1, :, 1:]
-        return share, read, mix, last, momentum.transpose(0, 1)
+            mix[:, 1, 1], last[..., 1] = momentum[-1, :, 1], momentum[-1, :, 2:]
+        return share, read, mix, last, memory.transpose(0, 1), momentum.transpose(0, 1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *given, again = inputs
+        *given, again, ctx.idle = inputs
         ctx.again = again is not None
-        share, read, _, _, momentum = output
-        ctx.mark_non_differentiable(momentum)
-        ctx.save_for_backward(*given, share, read, momentum)
+        *_, memory, momentum = output
+        ctx.mark_non_differentiable(memory, momentum)
+        ctx.save_for_backward(*given, memory, momentum)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         slopes: tuple[Tensor | None, ...] = _FoldBack.apply(  # type: ignore[no-untyped-call]
-            *ctx.saved_tensors, *grads[:4], ctx.again
+            *ctx.saved_tensors, *grads[:4], ctx.again, ctx.idle
         )
-        return slopes
+        return *slopes, None
 
 
 @by_rows((0,) * 12, (0,) * 5)
@@ -97,59 +102,57 @@ class _FoldBack(Slopes):
         theta: Tensor | None,
         scale: Tensor | None,
         gamma: Tensor,
-        share: Tensor,
-        read: Tensor,
+        memory: Tensor,
         momentum: Tensor,
         d_share: Tensor,
         d_read: Tensor,
         d_mix: Tensor,
         d_last: Tensor,
         again: bool,
+        idle: int,
     ) -> tuple[Tensor | None, ...]:
-        m, momentum = share.shape[-1], momentum.transpose(0, 1)
-        columns = m + read.shape[-1]
-        d_memory = keep.new_empty(keep.shape[1], keep.shape[0], columns)
-        d_memory[..., :m] = d_share.transpose(0, 1)
-        d_memory[..., m:] = d_read.transpose(0, 1)
-        d_memory[-1, :, :m] += d_mix[:, 0]
-        d_memory[-1, :, m:] -= d_last[..., 0]
-        d_memory[..., 1:m].neg_()
-        _run_back(d_memory, keep)
-        d_keep = torch.empty_like(keep)
-        d_keep[:, 0] = d_memory[0, :, 0]
-        before = torch.cat([share[..., :1], -share[..., 1:], read], dim=-1).transpose(0, 1)[:-1]
-        torch.sum((d_memory[1:] * before), -1, out=d_keep[:, 1:].t())
-        rest = d_memory[..., 1:]
+        m, c = d_share.shape[-1], gamma.shape[-1]
+        first = m + idle
+        memory, momentum = memory.transpose(0, 1), momentum.transpose(0, 1)
+        d_rows = torch.empty_like(memory)
+        d_rows[..., :m] = d_share.transpose(0, 1)
+        d_rows[..., m:] = d_read.transpose(0, 1)
+        d_rows[-1, :, :m] += d_mix[:, 0]
+        d_rows[-1, :, m:] -= d_last[..., 0]
+        d_rows[..., 1:m].neg_()
+        d_keep = _run_back(d_rows, keep, memory, 0)
+        d_again = _oldest_first(_band(d_rows[..., first:], c)) if again else None
+        d_rows[..., 0] = 0.0
         d_theta = d_scale = None
         if scale is not None:
-            written = momentum if theta is not None else momentum[..., 1:]
-            d_scale = (rest * written).sum(-1).t()
-        d_written = rest.clone() if scale is None else rest * _steps(scale)
+            d_scale = (d_rows * momentum).sum(-1).t()
+            d_rows.mul_(_steps(scale))
         if theta is not None:
-            d_written[-1, :, 0] += d_mix[:, 1, 1]
-            d_written[-1, :, 1:] += d_last[..., 1]
-            _run_back(d_written, theta)
-            d_theta = torch.empty_like(theta)
-            d_theta[:, 0] = d_written[0, :, 0]
-            torch.sum(d_written[1:] * momentum[:-1], -1, out=d_theta[:, 1:].t())
-        c = gamma.shape[-1]
-        d_gamma = _oldest_first(_band(d_written[..., m - 1 :], c))
-        d_again = _oldest_first(_band(d_memory[..., m:], c)) if again else None
-        return d_keep, d_theta, d_scale, d_gamma, d_again
+            d_rows[-1, :, 1] += d_mix[:, 1, 1]
+            d_rows[-1, :, 2:] += d_last[..., 1]
+            d_theta = _run_back(d_rows, theta, momentum, 1)
+        return d_keep, d_theta, d_scale, _oldest_first(_band(d_rows[..., first:], c)), d_again
 
 
-def _run(rows: Tensor, rate: Tensor) -> None:
-    """rows[t] += rate_t rows[t-1], in place."""
-    each, rates = rows.unbind(0), _steps(rate).unbind(0)
+def _run(rows: Tensor, rate: Tensor, added: Tensor) -> None:
+    """rows[t] = added[t] + rate_t rows[t-1], from the second token on."""
+    each, rates, parts = rows.unbind(0), _steps(rate).unbind(0), added.unbind(0)
     for t in range(1, len(each)):
-        each[t].addcmul_(rates[t], each[t - 1])
+        torch.addcmul(parts[t], rates[t], each[t - 1], out=each[t])
 
 
-def _run_back(rows: Tensor, rate: Tensor) -> None:
-    """rows[t] += rate_{t+1} rows[t+1], in place."""
-    each, rates = rows.unbind(0), _steps(rate).unbind(0)
+def _run_back(slopes: Tensor, rate: Tensor, rows: Tensor, first: int) -> Tensor:
+    """The gradients of `rows`, in place of those by their tokens alone, and that of the rate.
+
+    first: the column that the first rate is in, of nothing else.
+    """
+    each, rates = slopes.unbind(0), _steps(rate).unbind(0)
     for t in range(len(each) - 2, -1, -1):
         each[t].addcmul_(rates[t + 1], each[t + 1])
+    slope = torch.empty_like(rate)
+    slope[:, 0] = slopes[0, :, first]
+    torch.sum(slopes[1:] * rows[:-1], -1, out=slope[:, 1:].t())
+    return slope
 
 
 def _steps(rate: Tensor) -> Tensor:
@@ -162,13 +165,14 @@ def _oldest_first(gamma: Tensor) -> Tensor:
     return gamma.flip(-1).transpose(0, 1)
 
 
-def _sources(gamma: Tensor) -> Tensor:
+def _sources(gamma: Tensor, idle: int) -> Tensor:
     """Which sources the window of each token has, oldest first, r n c -> n r c.
 
     For writing: torch.compile cannot write to the view that `_band` is.
     """
     r, n, c = gamma.shape
-    at = torch.arange(n, device=gamma.device)[:, None] + torch.arange(c, device=gamma.device)
+    token = torch.arange(idle, idle + n, device=gamma.device)
+    at = token.unsqueeze(-1) + torch.arange(c, device=gamma.device)
     return at.unsqueeze(1).expand(n, r, c)
 
 

@@ -51,5 +51,5 @@ class _WithHaloBack(Slopes):
         dx[:, count:] = 0.0
         for k, part in enumerate(d.split(length, dim=2)):
             if k:
-                dx[:, k : k + count, : part.shape[2]] += part
+                dx[:, k : k + count, : part.shape[2]].add_(part)
         return dx.flatten(1, 2)[:, : (count - 1) * length + sources]
