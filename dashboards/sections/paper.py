@@ -7,23 +7,28 @@ from ablate.analysis.formatting import DASH, decimals_for, measure_words, number
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.published import Mismatch, Published, PublishedRow, mismatches
 from ablate.dashboards.section import Section
-from ablate.dashboards.sections.paper_models import models_lead, models_table, places
+from ablate.dashboards.sections.paper_models import (
+    measures_columns,
+    models_lead,
+    models_table,
+    places,
+)
 from ablate.dashboards.tables import difference_text, mean_text
 from ablate.dashboards.text_table import TextTable
 
 
 def paper_section(results: StudyResults, comparisons: Comparisons, table: Published) -> Section:
     """Return the published numbers with ours beside them, and what does not add up in print."""
-    ablation = any(row.ours for row in table.rows)
+    ablation = any(row.ours for row in table.rows) and not measures_columns(results, table)
     lead = [f"{table.title}. {table.source}. {_honesty(table)}"]
-    if ablation and not any(_ours(row, comparisons) for row in table.rows):
-        lead.append("No cell of this study makes a change that the table has.")
-    if table.measures:
-        lead.append(models_lead(results, table))
-    if table.measures or not ablation:
-        shown = models_table(results, table)
-    else:
+    if ablation:
+        if not any(_ours(row, comparisons) for row in table.rows):
+            lead.append("No cell of this study makes a change that the table has.")
         shown = _beside(results, comparisons, table)
+    else:
+        if table.measures:
+            lead.append(models_lead(results, table))
+        shown = models_table(results, table)
     return Section(
         name="paper",
         title=f"Beside {table.name}",

@@ -12,9 +12,14 @@ from ablate.analysis.published import Published, PublishedRow
 from ablate.dashboards.text_table import TextTable
 
 
+def measures_columns(results: StudyResults, table: Published) -> bool:
+    """Whether a study has a value for a column of the table, of a model that is in it."""
+    return any(True for row in table.rows for _ in _ours(results, table, row))
+
+
 def models_lead(results: StudyResults, table: Published) -> str:
     """Say what of ours stands in the table, and what keeps the two apart."""
-    if not any(True for row in table.rows for _ in _ours(results, table, row)):
+    if not measures_columns(results, table):
         return "Nothing of this study stands in it: it measures none of the table's columns."
     return (
         "Lines that begin with 'ours' are this study's: the mean over finished trials and, after "

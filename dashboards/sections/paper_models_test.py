@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from ablate.analysis.comparisons import compare
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.published import load_published
+from ablate.dashboards.sections.paper import paper_section
 from ablate.dashboards.sections.paper_models import models_lead, models_table
 
 TABLE = load_published("atlas/table2")
@@ -63,3 +65,19 @@ def test_scores_of_made_up_rows_never_stand_beside_the_papers() -> None:
     assert ours(results) == []
     assert len(models_table(results, TABLE).rows) == len(TABLE.rows)
     assert models_lead(results, TABLE).startswith("Nothing of this study stands in it")
+
+
+def test_real_sets_stand_in_the_papers_columns_and_made_up_ones_beside_its_average() -> None:
+    table = load_published("atlas/table5")
+    real = study(as_factor=True, scores={"val/contains@swde": 50.0, "val/contains": 40.0})
+    (shown,) = paper_section(real, compare(real), table).tables
+    atlas = next(number for number, row in enumerate(shown.rows) if row[0] == "Atlas")
+    pm = "\N{PLUS-MINUS SIGN}"
+    assert shown.rows[atlas][:3] == ("Atlas", "43.70", "66.8")
+    found = shown.rows[atlas + 1]
+    assert found[0].startswith("ours: ")
+    assert found[1:3] == (f"40.40 {pm} 0.40", f"50.5 {pm} 0.5")
+    toy = study(as_factor=True, scores={"val/toy_contains": 50.0})
+    (shown,) = paper_section(toy, compare(toy), table).tables
+    assert shown.heading[-1] == "Direction"
+    assert len(shown.rows) == len(table.rows)
