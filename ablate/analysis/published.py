@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 import ablate.experiments
+from ablate.analysis.frame import Cell
 from ablate.errors import unknown
 
 
@@ -34,10 +35,19 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class Measure:
-    """The metric of ours that a column prints, and what it is multiplied by to be in its unit."""
+    """The metric of ours that a column prints, and what it is multiplied by to be in its unit.
+
+    `task_args` are what the task of the cell must be for that.
+    """
 
     metric: str
     scale: float = 1.0
+    task_args: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, cell: Cell) -> bool:
+        """Whether a cell is asked what the column asks."""
+        given = (cell.config.get("task") or {}).get("args") or {}
+        return all(given.get(name) == value for name, value in self.task_args.items())
 
 
 @dataclass(frozen=True)

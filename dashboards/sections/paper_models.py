@@ -63,6 +63,8 @@ def _ours(
         done = [trial for trial in results.by_cell[cell.id] if trial.state == "done"]
         found = {}
         for column, measure in table.measures.items():
+            if not measure.of(cell):
+                continue
             values = [trial.summary.get(measure.metric) for trial in done]
             if kept := [value * measure.scale for value in values if value is not None]:
                 found[column] = kept

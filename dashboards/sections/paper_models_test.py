@@ -81,3 +81,19 @@ def test_real_sets_stand_in_the_papers_columns_and_made_up_ones_beside_its_avera
     (shown,) = paper_section(toy, compare(toy), table).tables
     assert shown.heading[-1] == "Direction"
     assert len(shown.rows) == len(table.rows)
+
+
+def test_a_column_is_of_cells_with_its_task_alone() -> None:
+    table = load_published("atlas/table3")
+    made = study(as_factor=True, scores={"val/exact_match@4096": 0.5})
+    first, second = made.cells
+    cells = tuple(
+        dataclasses.replace(one, config={"task": {"args": {"variant": variant}}})
+        for one, variant in ((first, "single_1"), (second, "single_3"))
+    )
+    rows = models_table(dataclasses.replace(made, cells=cells), table).rows
+    columns = ("Model", *table.columns)
+    found = [dict(zip(columns, row, strict=True)) for row in rows if row[0].startswith("ours")]
+    number = "50.5 \N{PLUS-MINUS SIGN} 0.5"
+    shown = [{key for key, text in row.items() if text == number} for row in found]
+    assert shown == [{"passkey_4k"}, {"word_4k"}]
