@@ -10,7 +10,14 @@ import plotly.graph_objects as go
 
 from ablate.analysis.comparisons import Comparisons, Row, Verdict
 from ablate.analysis.effects import PairedEffect
-from ablate.analysis.formatting import decimals_for, interval, measure_words, probability, signed
+from ablate.analysis.formatting import (
+    decimals_for,
+    equals,
+    interval,
+    measure_words,
+    probability,
+    signed,
+)
 from ablate.analysis.frame import StudyResults
 from ablate.dashboards.theme import LIGHT, axis, safe, style
 
@@ -141,7 +148,7 @@ def _hover(row: Row, effect: PairedEffect, results: StudyResults, decimals: int)
     lines = [
         f"<b>{safe(row.cell.label)}</b>",
         f"{difference} {bounds} {safe(measure_words(results.primary))}",
-        f"p = {probability(effect.p)}, after Holm {probability(row.p_holm)}, n = {effect.n}",
+        f"p {equals(effect.p)}, after Holm {probability(row.p_holm)}, n = {effect.n}",
     ]
     return "<br>".join(lines)
 

@@ -54,6 +54,12 @@ def probability(p: float | None) -> str:
     return f"{p:.3g}" if p >= 0.01 else f"{p:.2g}"
 
 
+def equals(p: float | None) -> str:
+    """Write what a p-value is in a sentence: "= 0.031", or "< 0.001"."""
+    text = probability(p)
+    return text if text.startswith("<") else f"= {text}"
+
+
 def count(value: float | None) -> str:
     """Write a count with three digits and a suffix: 950, 12.3 k, 4.56 M, 1.20 G."""
     return _scaled(value, 1000.0, ("", " k", " M", " G", " T", " P"))

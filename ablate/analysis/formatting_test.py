@@ -13,6 +13,7 @@ from ablate.analysis.formatting import (
     count,
     decimals_for,
     duration,
+    equals,
     interval,
     level,
     listed,
@@ -42,6 +43,10 @@ def test_numbers_and_signs() -> None:
 )
 def test_probabilities(p: float, text: str) -> None:
     assert probability(p) == text
+
+
+def test_a_small_probability_is_not_said_to_equal_a_bound() -> None:
+    assert [equals(0.25), equals(0.0001), equals(None)] == ["= 0.25", "< 0.001", "= –"]
 
 
 def test_scaled_numbers() -> None:

@@ -9,6 +9,7 @@ from ablate.analysis.comparisons import Comparisons, Row, Verdict
 from ablate.analysis.effects import LEVEL, seeds_needed, smallest_p
 from ablate.analysis.formatting import (
     decimals_for,
+    equals,
     interval,
     listed,
     measure_words,
@@ -76,8 +77,8 @@ def sentence(row: Row, results: StudyResults, decimals: int) -> str:
         )
     numbers = (
         f"(95 % interval of the difference {interval(effect.low, effect.high, decimals)}), "
-        f"p = {probability(effect.p)} (smallest reachable {seeds}: "
-        f"{probability(effect.smallest_p)}), adjusted p = {probability(row.p_holm)}"
+        f"p {equals(effect.p)} (smallest reachable {seeds}: "
+        f"{probability(effect.smallest_p)}), adjusted p {equals(row.p_holm)}"
     )
     if row.verdict is Verdict.SIGNIFICANT:
         direction = "better" if row.better else "worse"

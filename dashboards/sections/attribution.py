@@ -15,6 +15,7 @@ from ablate.analysis.attribution import (
 from ablate.analysis.effects import holm
 from ablate.analysis.factorial import Factorial, FactorialEffect, term_name
 from ablate.analysis.formatting import (
+    equals,
     interval,
     level,
     listed,
@@ -124,7 +125,7 @@ def _factorial_notes(found: Factorial) -> tuple[str, ...]:
     if found.higher_order is not None and found.higher_order < 0.05:
         notes.append(
             "Interactions of three or more factors exist "
-            f"(F test, p = {probability(found.higher_order)}): averages hide them."
+            f"(F test, p {equals(found.higher_order)}): averages hide them."
         )
     if found.assumed_zero:
         terms = listed(term_name(term) for term in found.assumed_zero)
