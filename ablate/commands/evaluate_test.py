@@ -26,7 +26,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = ("context=16", "batch=4", "validation_bytes=64", "tokens=64", "tokenizer=bpe:270")
     args = [f"task_args.{one}" for one in (*sizes, f"corpus={place / 'text'}")]
     folder = place / "model"
-    result = call("train", "gated_deltanet", "task=language", *small, *args, "--save", str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ABLATE_HOME", str(place / "home"))
+        result = call("train", "gated_deltanet", "task=language", *small, *args, f"--save={folder}")
     assert result.exit_code == 0, result.output
     return folder
 
