@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ def call(*args: str) -> Result:
     return CliRunner().invoke(app, list(args))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Texts that are packed here are no others'."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ABLATE_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("saved")
@@ -26,9 +35,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = ("context=16", "batch=4", "validation_bytes=64", "tokens=64", "tokenizer=bpe:270")
     args = [f"task_args.{one}" for one in (*sizes, f"corpus={place / 'text'}")]
     folder = place / "model"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ABLATE_HOME", str(place / "home"))
-        result = call("train", "gated_deltanet", "task=language", *small, *args, f"--save={folder}")
+    result = call("train", "gated_deltanet", "task=language", *small, *args, "--save", str(folder))
     assert result.exit_code == 0, result.output
     return folder
 
