@@ -213,18 +213,18 @@ class _ScanBack(Slopes):
         count, p, m, o, i = starts.shape
         # Of the state after stretch g in row g + 1; of the first of all in row 0.
         ds = torch.cat([d_starts, d_end.unsqueeze(0)])
-        errors, d_last = d_us.clone(), torch.empty_like(last)
+        errors, d_last = torch.empty_like(us), torch.empty_like(last)
         on = zs.new_empty(*zs.shape[1:3], m * o)
         each_on, parts = on.unflatten(-1, (m, o)), on.split(o, dim=-1)
         asked = [] if probes is None else [each.unbind(0) for each in probes.unbind(2)]
         rows, flat = ds.view(count + 1, p, m * o, i).unbind(0), ds.flatten(3).unbind(0)
         weights = [each.unbind(0) for each in last.split(1, dim=-1)]
-        turns = list(_in_turns(ds[:-1], errors, us.unsqueeze(3), zs, mix, d_last))
+        turns = list(_in_turns(ds[:-1], d_us, errors, us.unsqueeze(3), zs, mix, d_last))
         for g in reversed(range(count)):
-            d, error, u, z, mixed, slope = turns[g]
+            d, before, error, u, z, mixed, slope = turns[g]
             torch.bmm(z, rows[g + 1].mT, out=on)
             for weight, part in zip(weights, parts, strict=True):
-                error.addcmul_(weight[g], part)
+                before = torch.addcmul(before, weight[g], part, out=error)
             torch.sum(each_on.mul_(u), -1, out=slope)
             torch.baddbmm(flat[g], mixed.mT, flat[g + 1], out=flat[g])
             for k, each in enumerate(asked):
@@ -236,7 +236,7 @@ class _ScanBack(Slopes):
         d_probes = None
         if probes is not None:
             d_probes = torch.matmul(errors.unsqueeze(2), starts[:, :, : probes.shape[2]])
-        return ds[0].clone(), d_probes, d_zs, errors.neg(), d_mix, d_last
+        return ds[0].clone(), d_probes, d_zs, errors.neg_(), d_mix, d_last
 
 
 def _in_turns(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
