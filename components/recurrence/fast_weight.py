@@ -7,7 +7,7 @@ coefficients: `share` and `read` of what a token sees, `mix` and `last` of what 
     seen by token n:  sum_m share[n,m] X_m - sum_s read[n,s] u_s z_s^T
     left at the end:  X'_m = sum_k mix[m,k] X_k + sum_s last[s,m] u_s z_s^T
 
-Backward passes are written out and keep inputs and results only.
+Backward passes are written out and keep inputs and results only, and of reads the z_s . z.
 """
 
 from __future__ import annotations

@@ -35,6 +35,22 @@ def test_gradients_are_those_of_finite_differences(
     assert torch.autograd.gradcheck(lambda *x: fold(*x), given)
 
 
+def test_idle_sources_are_in_no_window() -> None:
+    given = gates(momentum=True, scaled=True, again=True)
+    plain, wider = fold(*given), fold(*given, idle=2)  # type: ignore[arg-type]
+    for part in (wider[1], wider[3].mT):
+        assert not part[..., :2].any()
+    moved = (wider[0], wider[1][..., 2:], wider[2], wider[3][:, 2:])
+    weights = [torch.randn_like(part) for part in plain]
+
+    def slopes(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        total = torch.stack([(w * x).sum() for w, x in zip(weights, parts, strict=True)]).sum()
+        return torch.autograd.grad(total, [x for x in given if x is not None])
+
+    for one, other in zip((*plain, *slopes(plain)), (*moved, *slopes(moved)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_lanes_are_more_rows() -> None:
     given = gates(momentum=True, scaled=True, again=True)
     lanes = [torch.stack([x, 0.5 * x]).detach() for x in given if x is not None]
