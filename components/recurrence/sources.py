@@ -19,7 +19,9 @@ def with_halo(x: Float[Tensor, "p t d"], halo: int, length: int) -> Float[Tensor
     """
     made: Tensor = _WithHalo.apply(x, halo, length)  # type: ignore[no-untyped-call]
     made = made.transpose(0, 1)
-    return made.flatten(0, 1).unflatten(0, made.shape[:2])  # a copy unless stretches are all rows
+    # A copy unless each stretch is a row.
+    rows: Tensor = made.flatten(0, 1).unflatten(0, made.shape[:2])
+    return rows
 
 
 @by_rows((0,) * 3, 0)
