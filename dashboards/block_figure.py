@@ -23,6 +23,8 @@ TITLE_WIDTH = 34
 """Letters across a panel; a longer title goes on in a second line."""
 MOST_PANELS = 24
 """With more blocks the panels are too small to read."""
+MOST_LINES = 12
+"""A panel draws its reference and the cells that differ most from theirs in any block."""
 
 
 def blocks(comparisons: Comparisons) -> list[list[Row]]:
@@ -44,7 +46,8 @@ def blocks(comparisons: Comparisons) -> list[list[Row]]:
 
 def block_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure | None:
     """Return a panel of mean curves with 95 % bands for each block; None where there are none."""
-    groups = blocks(comparisons)
+    whole = blocks(comparisons)
+    groups = _shown(whole)
     bands = {
         row.cell.id: band(list(results.learning_curves(row.cell.id).values()))
         for rows in groups
@@ -68,6 +71,7 @@ def block_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure |
         place = {"row": index // columns + 1, "col": index % columns + 1}
         _panel(figure, rows, bands, names, place)
         _title(figure, _block_name(rows[0].cell, groups[0][0].cell, groups), place)
+    _axes(figure, drawn, results, lines)
     style(
         figure,
         height=90 + PANEL_HEIGHT * lines,
@@ -75,7 +79,25 @@ def block_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure |
         margin={"l": 8, "r": 12, "t": 48, "b": 8},
         hovermode="closest",
     )
-    return _axes(figure, drawn, results, lines)
+    across = "training tokens"
+    if groups != whole:
+        across += f" (of {len(whole[0])} cells, the {MOST_LINES} that differ most)"
+    figure.update_xaxes({"title": {"text": across}}, row=lines, col=1)
+    return figure
+
+
+def _shown(groups: list[list[Row]]) -> list[list[Row]]:
+    """The same few rows of every block, where they are many."""
+    if not groups or len(groups[0]) <= MOST_LINES:
+        return groups
+    furthest = [max(map(_distance, rows)) for rows in zip(*groups, strict=True)]
+    ranked = sorted(range(1, len(furthest)), key=lambda at: -furthest[at])
+    kept = [0, *sorted(ranked[: MOST_LINES - 1])]
+    return [[rows[at] for at in kept] for rows in groups]
+
+
+def _distance(row: Row) -> float:
+    return abs(row.effect.difference or 0.0) if row.effect else 0.0
 
 
 def _panel(
@@ -107,7 +129,7 @@ def _panel(
         )
 
 
-def _axes(figure: go.Figure, drawn: Sequence[Band], results: StudyResults, lines: int) -> go.Figure:
+def _axes(figure: go.Figure, drawn: Sequence[Band], results: StudyResults, lines: int) -> None:
     tokens = [value for found in drawn for value in found.tokens]
     heights = np.concatenate([found.mean for found in drawn])
     low, high = float(heights.min()), float(heights.max())
@@ -119,7 +141,6 @@ def _axes(figure: go.Figure, drawn: Sequence[Band], results: StudyResults, lines
     figure.update_xaxes({"title": {"text": "training tokens"}}, row=lines)
     figure.update_yaxes(axis("", range=[low - room, high + room]))
     figure.update_yaxes({"title": {"text": safe(measure_words(results.curve_metric))}}, col=1)
-    return figure
 
 
 def _title(figure: go.Figure, text: str, place: Mapping[str, int]) -> None:

@@ -13,6 +13,7 @@ from ablate.analysis.comparisons import compare
 from ablate.analysis.example_designs import size_study
 from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import StudyResults
+from ablate.dashboards import block_figure as module
 from ablate.dashboards.block_figure import block_figure, blocks
 from ablate.dashboards.static_image import png_bytes
 from ablate.dashboards.theme import series
@@ -73,3 +74,28 @@ def test_the_picture_has_panels_side_by_side() -> None:
     wanted = [int(series(0)[0][at : at + 2], 16) for at in (1, 3, 5)]
     across = np.flatnonzero((image == wanted).all(axis=2).any(axis=0)) / image.shape[1]
     assert ((across < 0.45).any(), (across > 0.6).any()) == (True, True)
+
+
+def test_of_many_cells_in_a_block_those_that_differ_most_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results = in_blocks(3)
+    cells, trials, curves = list(results.cells), list(results.trials), dict(results.curves)
+    for cell in results.cells:
+        if cell.axes["memory"] != "matrix":
+            continue
+        changed = {"memory": ("mlp", "gated_mlp")}
+        cells.append(dataclasses.replace(cell, id=f"far {cell.id}", changed=changed))
+        for one in results.by_cell[cell.id]:
+            trials.append(dataclasses.replace(one, id=f"far {one.id}", cell=f"far {cell.id}"))
+            curves[trials[-1].id] = {
+                name: dataclasses.replace(curve, values=curve.values + 5)
+                for name, curve in results.curves[one.id].items()
+            }
+    results = dataclasses.replace(results, cells=tuple(cells), trials=tuple(trials), curves=curves)
+    monkeypatch.setattr(module, "MOST_LINES", 2)
+    figure = block_figure(results, compare(results))
+    assert figure is not None
+    assert {trace.name for trace in figure.data if not trace.fill} == {"mlp", "gated_mlp"}
+    titles = [axis.title.text for axis in figure.select_xaxes(row=1, col=1)]
+    assert titles == ["training tokens (of 3 cells, the 2 that differ most)"]

@@ -25,7 +25,7 @@ from ablate.dashboards.figures import figures
 from ablate.dashboards.page import render
 from ablate.dashboards.report_sections import SECTIONS, report_sections
 from ablate.dashboards.section import Section
-from ablate.dashboards.text_table import markdown
+from ablate.dashboards.text_table import MOST_ROWS, markdown
 from ablate.errors import unknown
 
 FORMATS = ("html", "md", "latex", "csv", "parquet")
@@ -154,17 +154,18 @@ def _markdown_report(results: StudyResults, paper: Published | None) -> str:
     conclusion = conclude(results, comparisons)
     sections = report_sections(results, comparisons, paper)
     states = ", ".join(f"{n} {state}" for state, n in _ordered(results.counts()))
+    long = len(results.cells) > MOST_ROWS
     parts = [
         f"# {markdown(results.study)}",
         markdown(results.question),
         f"**{markdown(conclusion.headline)}**",
         "\n".join(f"- {markdown(limit)}" for limit in conclusion.limits),
-        tables.ablation_table(results).markdown().rstrip("\n"),
+        tables.ablation_table(results, largest_first=long).markdown().rstrip("\n"),
         f"Trials: {states}. Differences are paired by seed; p is the exact sign-flip test, "
         f"p (Holm) corrects over {formatting.several(comparisons.family, 'comparison')}.",
         _in_words(conclusion),
         *(section.markdown().rstrip("\n") for section in sections.values()),
-        tables.levels_table(results).markdown().rstrip("\n"),
+        "" if long else tables.levels_table(results).markdown().rstrip("\n"),
         *_again(results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -23,6 +23,7 @@ from ablate.analysis.example_study import example_study
 from ablate.analysis.frame import Cell, Curve, StudyResults, Trial
 from ablate.dashboards.provenance import reproduction
 from ablate.dashboards.report import html_report, report_bytes
+from ablate.dashboards.text_table import MOST_ROWS
 from ablate.errors import UserError
 
 BROKEN = {("window=1", 0): "diverged", ("memory=matrix", 2): "failed"}
@@ -181,6 +182,20 @@ def test_many_comparisons_are_in_the_table_alone() -> None:
     many = report_bytes(large_study(14, 2), "md").decode()
     assert "\n- cell " not in many
     assert "The table has all 13 comparisons; in words they are in the HTML report." in many
+
+
+def test_a_long_study_has_the_cells_that_differ_most_and_says_what_is_left_out() -> None:
+    results = large_study(130, 2)
+    text = report_bytes(results, "md").decode()
+    table = text.split("| cell |")[1].split("\n\n")[0].splitlines()[2:]
+    assert len(table) == MOST_ROWS
+    assert table[0].startswith("| cell 0 |")
+    numbers = [line.split("|")[5].split("[")[0].strip() for line in table[1:]]
+    sizes = [abs(float(one.replace("\N{MINUS SIGN}", "-"))) for one in numbers]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1]
+    assert "30 more rows are left out here; `--format csv` has every cell." in text
+    assert report_bytes(results, "csv").decode().count("\n") == 131
 
 
 def large_study(cells: int, seeds: int) -> StudyResults:

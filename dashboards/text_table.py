@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from ablate.dashboards.latex import tabular
 
+MOST_ROWS = 100
+"""A table in Markdown has no more: nobody reads further."""
+
 
 @dataclass(frozen=True)
 class TextTable:
@@ -22,9 +25,16 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """Return the table in Markdown, with pipes and markup in texts escaped."""
+        """Return the table in Markdown, with pipes and markup in texts escaped.
+
+        Of a long table it has the first rows and says how many are left out.
+        """
         rule = "|".join(" :-- " if side == "l" else " --: " for side in self.alignment)
-        return "\n".join([_line(self.heading), f"|{rule}|", *map(_line, self.rows)]) + "\n"
+        lines = [_line(self.heading), f"|{rule}|", *map(_line, self.rows[:MOST_ROWS])]
+        if len(self.rows) > MOST_ROWS:
+            left = len(self.rows) - MOST_ROWS
+            lines += ["", f"{left} more rows are left out here; `--format csv` has every cell."]
+        return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
         """Return the table as LaTeX for the package booktabs, all texts escaped."""
