@@ -42,15 +42,18 @@ GRANULARITIES = ("token", "chunk")
 CACHED = 2**16  # numbers in a batch of matrices that stays in a processor's cache
 
 
-def _iterate(x: Tensor, other: Tensor, squares: list[Tensor], schedule: Schedule) -> None:
-    """Every step of `x`, which is written over in turns with `other`, where an odd step ends."""
-    gram, poly = squares
-    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+def _iterate(x: Tensor, other: Tensor, poly: Tensor, schedule: Schedule) -> None:
+    """Every step of `x`, which is written over in turns with `other`, where an odd step ends.
+
+    What a step writes holds A before that: the less memory, the more of it lies in a cache.
+    """
+    gram, later, diagonal = _squares(other), _squares(x), poly.diagonal(dim1=1, dim2=2)
     for a, b, c in schedule:
         torch.bmm(x, x.mT, out=gram)
-        _polynomial(a * eye, gram, b, c, poly)
+        _polynomial(gram, b, c, poly)
+        diagonal.add_(a)
         torch.bmm(poly, x, out=other)
-        x, other = other, x
+        x, other, gram, later = other, x, later, gram
 
 
 def _iterate_dual(
@@ -61,9 +64,11 @@ def _iterate_dual(
     With A' = C + C^T and C = d X^T, the derivative of the polynomial in A is M + M^T for
     M = b C + c A A'.
     """
-    gram, poly, cross, slope = squares
-    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    poly, slope = squares
+    now, later = [_squares(y) for y in (other, turned)], [_squares(y) for y in (x, d)]
+    diagonal = poly.diagonal(dim1=1, dim2=2)
     for a, b, c in schedule:
+        gram, cross = now
         torch.bmm(x, x.mT, out=gram)
         torch.bmm(d, x.mT, out=cross)
         torch.add(cross, cross.mT, out=slope)
@@ -72,30 +77,40 @@ def _iterate_dual(
             torch.add(cross, cross.mT, out=slope)
         else:
             slope.mul_(b)
-        _polynomial(a * eye, gram, b, c, poly)
+        _polynomial(gram, b, c, poly)
+        diagonal.add_(a)
         torch.bmm(poly, d, out=turned).baddbmm_(slope, x)
         torch.bmm(poly, x, out=other)
-        x, other, d, turned = other, x, turned, d
+        x, other, d, turned, now, later = other, x, turned, d, later, now
 
 
-def _polynomial(begun: Tensor, gram: Tensor, b: float, c: float, out: Tensor) -> None:
-    """a I + b A + c A^2, begun with a I: so no product has to begin from a copy of X."""
-    torch.add(begun, gram, alpha=b, out=out)
+def _squares(x: Tensor) -> Tensor:
+    """Squares of x's rows in its own memory."""
+    count, rows, _ = x.shape
+    return x.view(-1)[: count * rows**2].view(count, rows, rows)
+
+
+def _polynomial(gram: Tensor, b: float, c: float, out: Tensor) -> None:
+    """b A + c A^2. With a on its diagonal, no product has to begin from a copy of X."""
     if c:
-        out.baddbmm_(gram, gram, alpha=c)
+        torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=out)
+    else:
+        torch.mul(gram, b, out=out)
 
 
 def _in_cache(*whole: Tensor, wide: int, squares: int) -> Iterator[tuple[list[Tensor], ...]]:
     """Batches that a processor's cache holds through all steps: twice as fast as all at once.
 
     With each come the same matrices to write over: `wide` ones of the size of the first of `whole`
-    and squares of its rows. Fresh ones would have to be fetched into the cache for each batch.
+    and squares of its rows. They are one piece, which is likely where the last call had it.
     """
     like = whole[0]
     count, o, i = like.shape
     size = count if like.device.type != "cpu" else min(count, max(1, CACHED // (o * i)))
-    wides = [like.new_empty(size, o, i) for _ in range(wide)]
-    smalls = [like.new_empty(size, o, o) for _ in range(squares)]
+    sizes = [size * o * i] * wide + [size * o * o] * squares
+    room = like.new_empty(sum(sizes)).split(sizes)
+    wides = [x.view(size, o, i) for x in room[:wide]]
+    smalls = [x.view(size, o, o) for x in room[wide:]]
     for parts in zip(*(x.split(size) for x in whole), strict=True):
         n = parts[0].shape[0]
         yield list(parts), [x[:n] for x in wides], [x[:n] for x in smalls]
@@ -106,55 +121,64 @@ def _in_turns(schedule: Schedule, last: Tensor, other: Tensor) -> tuple[Tensor, 
     return (last, other) if len(schedule) % 2 == 0 else (other, last)
 
 
-def _norms(s: Tensor) -> Tensor:
-    norms: Tensor = s.flatten(1).norm(dim=1)
-    return norms[:, None, None]
+def _norms(s: Tensor, room: Tensor) -> Tensor:
+    """Frobenius norms; `room` is written over. As fast again as `norm` is."""
+    return torch.mul(s, s, out=room).sum((1, 2), keepdim=True).sqrt_()
+
+
+def _flat(s: Tensor) -> Tensor:
+    """A batch of matrices, row by row."""
+    return s.reshape(-1, *s.shape[-2:]).contiguous()
 
 
 def iterate(s: Float[Tensor, "*p o i"], schedule: Schedule, eps: float) -> Tensor:
-    """NS of every matrix in `s`, outside of autograd; without steps, `s` itself."""
+    """NS of every matrix in `s`, outside of autograd; without steps, `s` itself.
+
+    `s` may be written over.
+    """
     if not schedule:
         return s
     if s.shape[-2] > s.shape[-1]:
         return iterate(s.mT, schedule, eps).mT
-    flat = s.reshape(-1, *s.shape[-2:])
-    made = flat.new_empty(flat.shape)
-    parts = (flat, _norms(flat) + eps, made)
-    for (x, scale, out), (other,), squares in _in_cache(*parts, wide=1, squares=2):
-        first, second = _in_turns(schedule, out, other)
-        _iterate(torch.div(x, scale, out=first), second, squares, schedule)
+    made = _flat(s)
+    for (x,), (other,), (poly,) in _in_cache(made, wide=1, squares=1):
+        scale = _norms(x, other) + eps
+        first, second = _in_turns(schedule, x, other)
+        _iterate(torch.div(x, scale, out=first), second, poly, schedule)
     return made.view(s.shape)
 
 
 def derivative(
     s: Float[Tensor, "*p o i"], direction: Float[Tensor, "*p o i"], schedule: Schedule, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """NS of every matrix in `s`, and its derivative at `s`, which is self-adjoint."""
+    """NS of every matrix in `s`, and its derivative at `s`, which is self-adjoint.
+
+    `direction` may be written over.
+    """
     if not schedule:
         return s, direction
     if s.shape[-2] > s.shape[-1]:
         made, h = derivative(s.mT, direction.mT, schedule, eps)
         return made.mT, h.mT
-    flat = s.reshape(-1, *s.shape[-2:])
-    norms = _norms(flat)
-    made, slopes = flat.new_empty(flat.shape), flat.new_empty(flat.shape)
-    parts = (flat, norms, direction.reshape(flat.shape), made, slopes)
-    for (x, n, d, out, h), (other, turned), squares in _in_cache(*parts, wide=2, squares=4):
+    flat, slopes = _flat(s), _flat(direction)
+    made = torch.empty_like(flat)
+    for (x, out, d), (other, turned), squares in _in_cache(flat, made, slopes, wide=2, squares=2):
+        n = _norms(x, other)
         scale = n + eps
-        iterates, duals = _in_turns(schedule, out, other), _in_turns(schedule, h, turned)
+        iterates, duals = _in_turns(schedule, out, other), _in_turns(schedule, d, turned)
         torch.div(x, scale, out=iterates[0])
         torch.div(d, scale, out=duals[0])
         _iterate_dual(*iterates, *duals, squares, schedule)
         # The norm's own share; a zero matrix has none, and its norm no derivative.
-        along = torch.mul(h, x, out=turned).sum((1, 2), keepdim=True)
-        h.addcmul_(along / (scale * n).masked_fill_(n == 0, torch.inf), x, value=-1)
+        along = torch.mul(d, x, out=turned).sum((1, 2), keepdim=True)
+        d.addcmul_(along / (scale * n).masked_fill_(n == 0, torch.inf), x, value=-1)
     return made.view(s.shape), slopes.view(s.shape)
 
 
 class _Orthogonalise(torch.autograd.Function):
     @staticmethod
     def forward(s: Tensor, schedule: Schedule, eps: float) -> Tensor:
-        return iterate(s, schedule, eps)
+        return iterate(s.clone(), schedule, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Schedule, float], output: Tensor) -> None:
@@ -180,7 +204,7 @@ class _Slope(Slopes):
 
     @staticmethod
     def forward(s: Tensor, d: Tensor, schedule: Schedule, eps: float) -> Tensor:
-        return derivative(s, d, schedule, eps)[1]
+        return derivative(s, d.clone(), schedule, eps)[1]
 
     @staticmethod
     def vmap(

@@ -142,16 +142,13 @@ def back(basis: Tensor | None, x: Tensor) -> Tensor:
 
 def _weighted(read: Tensor, u: Tensor) -> Tensor:
     """read[w, s] u_s, p s w*o."""
-    parts = u.new_empty(*u.shape[:2], read.shape[1], u.shape[2])
-    return torch.mul(read.mT.unsqueeze(-1), u.unsqueeze(2), out=parts).flatten(2)
+    return (read.mT.contiguous().unsqueeze(-1) * u.unsqueeze(2)).flatten(2)
 
 
 def _momenta(carry: Tensor, s0: Tensor, parts: Tensor, z: Tensor) -> Tensor:
     """S_w = carry_w S_0 + sum_s parts_{s,w} z_s^T, p w o i."""
-    sums = s0.new_empty(*carry.shape, *s0.shape[1:])
-    torch.mul(carry[..., None, None], s0.unsqueeze(1), out=sums)
-    sums.flatten(1, 2).baddbmm_(parts.mT, z)
-    return sums
+    sums = (carry[..., None, None] * s0.unsqueeze(1)).flatten(1, 2)
+    return sums.baddbmm_(parts.mT, z).unflatten(1, (-1, s0.shape[1]))
 
 
 def _slopes(h: Tensor, s0: Tensor, parts: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
