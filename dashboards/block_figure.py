@@ -19,6 +19,9 @@ from ablate.dashboards.theme import LIGHT, axis, log_axis, safe, series, style
 
 COLUMNS = 3
 PANEL_HEIGHT = 200
+FEW_NAMES = 5
+NAME_HEIGHT = 20
+"""The legend has room for a few names; each further one takes a line."""
 TITLE_WIDTH = 34
 """Letters across a panel; a longer title goes on in a second line."""
 MOST_PANELS = 24
@@ -72,9 +75,10 @@ def block_figure(results: StudyResults, comparisons: Comparisons) -> go.Figure |
         _panel(figure, rows, bands, names, place)
         _title(figure, _block_name(rows[0].cell, groups[0][0].cell, groups), place)
     _axes(figure, drawn, results, lines)
+    names_height = NAME_HEIGHT * max(0, len(names) - FEW_NAMES)
     style(
         figure,
-        height=90 + PANEL_HEIGHT * lines,
+        height=90 + PANEL_HEIGHT * lines + names_height,
         legend_y=-60 / (PANEL_HEIGHT * lines),
         margin={"l": 8, "r": 12, "t": 48, "b": 8},
         hovermode="closest",

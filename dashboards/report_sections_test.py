@@ -25,6 +25,7 @@ from ablate.analysis.tuned_cells import tuned_cells
 from ablate.dashboards.report import report_bytes
 from ablate.dashboards.report_sections import report_sections
 from ablate.dashboards.section import Section
+from ablate.dashboards.sections import attribution
 from ablate.dashboards.tables import difference_text, mean_text
 
 CLAIMS = (
@@ -53,6 +54,19 @@ def test_nothing_applies_to_a_study_that_has_not_run() -> None:
     results = dataclasses.replace(factorial_study(), trials=trials, curves={})
     assert sections(results) == {}
     assert len(labels) == 8
+
+
+def test_main_effects_are_shown_however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = factorial_study()
+    whole = sections(results)["attribution"].tables[0].rows
+    main = [row for row in whole if " x " not in row[0]]
+    others = [row for row in whole if " x " in row[0]]
+    monkeypatch.setattr(attribution, "MOST_EFFECTS", len(main) + 1)
+    found = sections(results)["attribution"]
+    *first, last = found.tables[0].rows
+    assert first == main
+    assert last == max(others, key=lambda row: abs(float(row[2].split()[0].replace("\u2212", "-"))))
+    assert f"Of {len(whole)} effects {len(main) + 1} are shown" in " ".join(found.notes)
 
 
 def test_claims_carry_verdict_and_effect() -> None:

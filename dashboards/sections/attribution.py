@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ablate.analysis.attribution import (
     FACTORIAL,
@@ -83,10 +83,7 @@ def _part(
 def _factorial(found: Factorial, results: StudyResults, decimals: int) -> Section:
     adjusted = iter(holm([one.p for one in found.effects if one.p is not None]))
     holm_p = [None if one.p is None else next(adjusted) for one in found.effects]
-    order = sorted(range(len(found.effects)), key=lambda i: -abs(found.effects[i].effect.estimate))[
-        :MOST_EFFECTS
-    ]
-    kept = sorted(order, key=lambda i: (len(found.effects[i].term), i))
+    kept = _shown(found.effects)
     effects = [found.effects[index] for index in kept]
     names = [f"{term_name(one.term)}: {_changes(one)}" for one in effects]
     texts = [_estimate(one.effect, decimals) for one in effects]
@@ -112,6 +109,16 @@ def _factorial(found: Factorial, results: StudyResults, decimals: int) -> Sectio
     return Section("", "", drawings=(drawing,), tables=(table,), notes=_factorial_notes(found))
 
 
+def _shown(effects: Sequence[FactorialEffect]) -> list[int]:
+    """Positions of all main effects, and of the largest interactions as far as there is room."""
+
+    def rank(at: int) -> tuple[bool, float]:
+        return len(effects[at].term) > 1, -abs(effects[at].effect.estimate)
+
+    kept = sorted(range(len(effects)), key=rank)[:MOST_EFFECTS]
+    return sorted(kept, key=lambda at: (len(effects[at].term), at))
+
+
 def _factorial_notes(found: Factorial) -> tuple[str, ...]:
     notes = []
     if found.error is None:
@@ -131,7 +138,10 @@ def _factorial_notes(found: Factorial) -> tuple[str, ...]:
         terms = listed(term_name(term) for term in found.assumed_zero)
         notes.append(f"Taken to be zero, because the design cannot tell: {terms}.")
     if len(found.effects) > MOST_EFFECTS:
-        notes.append(f"Only the {MOST_EFFECTS} largest of {len(found.effects)} effects are shown.")
+        notes.append(
+            f"Of {len(found.effects)} effects {MOST_EFFECTS} are shown: the main effects and the "
+            "largest interactions."
+        )
     return tuple(notes)
 
 
