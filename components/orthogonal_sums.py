@@ -142,13 +142,15 @@ def back(basis: Tensor | None, x: Tensor) -> Tensor:
 
 def _weighted(read: Tensor, u: Tensor) -> Tensor:
     """read[w, s] u_s, p s w*o."""
-    return (read.mT.contiguous().unsqueeze(-1) * u.unsqueeze(2)).flatten(2)
+    parts: Tensor = (read.mT.contiguous().unsqueeze(-1) * u.unsqueeze(2)).flatten(2)
+    return parts
 
 
 def _momenta(carry: Tensor, s0: Tensor, parts: Tensor, z: Tensor) -> Tensor:
     """S_w = carry_w S_0 + sum_s parts_{s,w} z_s^T, p w o i."""
-    sums = (carry[..., None, None] * s0.unsqueeze(1)).flatten(1, 2)
-    return sums.baddbmm_(parts.mT, z).unflatten(1, (-1, s0.shape[1]))
+    rows = (carry[..., None, None] * s0.unsqueeze(1)).flatten(1, 2)
+    sums: Tensor = rows.baddbmm_(parts.mT, z).unflatten(1, (-1, s0.shape[1]))
+    return sums
 
 
 def _slopes(h: Tensor, s0: Tensor, parts: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,7 +161,8 @@ def _slopes(h: Tensor, s0: Tensor, parts: Tensor, z: Tensor) -> tuple[Tensor, Te
 
 def _on(z: Tensor, h: Tensor) -> Tensor:
     """Every matrix of `h` on every vector of `z`, p s w o."""
-    return torch.bmm(z, h.flatten(1, 2).mT).unflatten(-1, h.shape[1:3])
+    on: Tensor = torch.bmm(z, h.flatten(1, 2).mT).unflatten(-1, h.shape[1:3])
+    return on
 
 
 def _sum(weights: Tensor, h: Tensor) -> Tensor:
