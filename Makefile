@@ -30,12 +30,11 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 RESULTS := atlas_figure6 capacity mqar mad_recall mad_copying atlas_models atlas_table6 \
 	context_window newton_schulz_steps miras_bias miras_retention memory_written learnability_axes
 PAPER_atlas_table6 := --paper atlas/table6
-SETTINGS_atlas_models := '~tune' train.lr=6e-3 seeds=8
 
 results: $(addprefix result-,$(RESULTS))
 
 result-%: $(STAMP)
-	$(BIN)/ablate run $* $(SETTINGS_$*)
+	$(BIN)/ablate run $*
 	$(BIN)/ablate report $* --format md -o docs/results/$*.md --figures docs/results/figures $(PAPER_$*)
 
 clean:
