@@ -68,6 +68,7 @@ class Derivation:
 class Published:
     """A table with its source; `columns` says of each column whether ``min`` or ``max`` is better.
 
+    `of` is the model that the rows change, by its name among ours, where they change one.
     `means` maps a column to those whose mean it is said to be, in the same row; `measures` maps
     columns to metrics of ours.
     """
@@ -82,6 +83,7 @@ class Published:
     derived: tuple[Derivation, ...] = ()
     notes: tuple[str, ...] = ()
     measures: Mapping[str, Measure] = field(default_factory=dict)
+    of: str = ""
 
     def row(self, name: str, group: str = "") -> PublishedRow:
         """Return the row of that name in `group`.
@@ -133,6 +135,7 @@ def load_published(name: str) -> Published:
         ),
         notes=tuple(content.get("notes", ())),
         measures={column: Measure(*entry) for column, entry in content.get("measures", {}).items()},
+        of=content.get("of", ""),
     )
 
 

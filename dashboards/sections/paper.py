@@ -9,6 +9,7 @@ from ablate.analysis.published import Mismatch, Published, PublishedRow, mismatc
 from ablate.dashboards.section import Section
 from ablate.dashboards.sections.paper_models import (
     measures_columns,
+    model_of,
     models_lead,
     models_table,
     places,
@@ -22,7 +23,12 @@ def paper_section(results: StudyResults, comparisons: Comparisons, table: Publis
     ablation = any(row.ours for row in table.rows) and not measures_columns(results, table)
     lead = [f"{table.title}. {table.source}. {_honesty(table)}"]
     if ablation:
-        if not any(_ours(row, comparisons) for row in table.rows):
+        if other := _other_model(results, table):
+            lead.append(
+                f"The rows change {table.of}, this study changes {other}: none of its cells is in "
+                "the table."
+            )
+        elif not any(_ours(row, results, comparisons, table) for row in table.rows):
             lead.append("No cell of this study makes a change that the table has.")
         shown = _beside(results, comparisons, table)
     else:
@@ -58,7 +64,7 @@ def _beside(results: StudyResults, comparisons: Comparisons, table: Published) -
                 DASH if row is first else signed(row.values[column] - first.values[column], digits)
             )
             texts += [number(row.values[column], digits), change]
-        rows.append((*texts, *_own(row, table, comparisons)))
+        rows.append((*texts, *_own(row, results, comparisons, table)))
     return TextTable(
         caption=f"{table.source}, and our {unit} where a cell makes the same change.",
         alignment="l" + "rr" * len(table.columns) + "lrrl",
@@ -68,9 +74,9 @@ def _beside(results: StudyResults, comparisons: Comparisons, table: Published) -
 
 
 def _own(
-    row: PublishedRow, table: Published, comparisons: Comparisons
+    row: PublishedRow, results: StudyResults, comparisons: Comparisons, table: Published
 ) -> tuple[str, str, str, str]:
-    own = _ours(row, comparisons)
+    own = _ours(row, results, comparisons, table)
     if own is None:
         return DASH, DASH, DASH, DASH
     decimals, first = decimals_for(comparisons), table.rows[0]
@@ -93,8 +99,25 @@ def _direction(own: Row, *, worse: bool, equal: bool) -> str:
     return "the same" if worse == (own.better is False) else "opposite"
 
 
-def _ours(row: PublishedRow, comparisons: Comparisons) -> Row | None:
-    return next((one for one in comparisons.rows if one.cell.label in row.ours), None)
+def _ours(
+    row: PublishedRow, results: StudyResults, comparisons: Comparisons, table: Published
+) -> Row | None:
+    """The cell that makes the row's change to the model that the table changes."""
+    if _other_model(results, table):
+        return None
+    for one in comparisons.rows:
+        if one.cell.label in row.ours and (
+            one.cell.id != results.baseline or row.model in ("", model_of(results, one.cell))
+        ):
+            return one
+    return None
+
+
+def _other_model(results: StudyResults, table: Published) -> str:
+    """The model that a study changes, if that is known and is not the table's."""
+    baseline = results.cell(results.baseline)
+    found = model_of(results, baseline) if baseline else ""
+    return found if table.of and found != table.of else ""
 
 
 def _contradiction(one: Mismatch) -> str:

@@ -58,7 +58,7 @@ def _ours(
 ) -> Iterator[tuple[Cell, dict[str, list[float]]]]:
     """Cells of the row's model that measure a column: values of finished trials by column."""
     for cell in results.cells:
-        if not row.model or _model(results, cell) != row.model:
+        if not row.model or model_of(results, cell) != row.model:
             continue
         done = [trial for trial in results.by_cell[cell.id] if trial.state == "done"]
         found = {}
@@ -72,7 +72,7 @@ def _ours(
             yield cell, found
 
 
-def _model(results: StudyResults, cell: Cell) -> str:
+def model_of(results: StudyResults, cell: Cell) -> str:
     """The preset of a cell; where models are no factor, only the baseline is one unchanged."""
     if "model" in cell.axes:
         return str(cell.axes["model"])

@@ -97,3 +97,23 @@ def test_a_column_is_of_cells_with_its_task_alone() -> None:
     number = "50.5 \N{PLUS-MINUS SIGN} 0.5"
     shown = [{key for key, text in row.items() if text == number} for row in found]
     assert shown == [{"passkey_4k"}, {"word_4k"}]
+
+
+def test_a_study_of_another_model_is_not_the_papers() -> None:
+    table = load_published("atlas/table6")
+    made = example_study(3)
+    first = made.cell(made.baseline)
+    assert first is not None
+
+    def shown(model: str) -> tuple[str, str, str]:
+        cells = tuple(
+            dataclasses.replace(one, config={"model": {"name": model}}) for one in made.cells
+        )
+        results = dataclasses.replace(made, cells=cells)
+        section = paper_section(results, compare(results), table)
+        return section.lead[-1], section.tables[0].rows[0][-4], section.tables[0].rows[4][-4]
+
+    assert shown("atlas")[1:] == (first.label, "memory=matrix")
+    lead, *ours = shown("omeganet")
+    assert lead.startswith("The rows change atlas, this study changes omeganet")
+    assert ours == ["\N{EN DASH}"] * 2
