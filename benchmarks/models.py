@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 
+from ablate.errors import UserError
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import SequenceTask
 from ablate.trial.build import apply, build_model, choices, compose_model
@@ -76,6 +78,15 @@ def measure(
     ]
 
 
+def check_names(options: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """End with exit code 2 and the nearest name where one is no named model."""
+    for name in names:
+        try:
+            compose_model(name)
+        except UserError as error:
+            options.error(str(error))
+
+
 def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description="Training speed of every named model.")
@@ -89,6 +100,7 @@ def main() -> None:
     torch.set_num_threads(1)
     before = machine()
     names = given.only.split(",") if given.only else choices("model")
+    check_names(options, names)
     sizes = {"dim": given.dim, "length": given.length, "rounds": given.rounds}
     found = measure(names, **sizes, compiled=given.compiled)
     base = next((one.speed for one in found if one.name == BASE), None)

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.interleaved import Spent, machine
+from benchmarks.models import check_names
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("transformer", "deltanet", "titans_lmm")
@@ -82,6 +83,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3, help="processes of each")
     options.add_argument("--json", action="store_true", help="print one JSON object")
     given = options.parse_args()
+    check_names(options, given.models)
     before, found = machine(), measure(list(given.models), given.rounds)
     if given.json:
         rows = {name: {"wall": one.wall, "cpu": one.cpu} for name, one in found.items()}

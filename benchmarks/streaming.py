@@ -23,6 +23,7 @@ from ablate.experiments.babilong.task import BABILongTask
 from ablate.trial.build import build_model, compose_model
 from ablate.trial.memory import peak_memory, reset_peak_memory
 from benchmarks.interleaved import machine
+from benchmarks.models import check_names
 
 FIRST = 1_000
 
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--segment", type=int, default=FIRST, help="must divide 1,000")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    check_names(parser, [given.model])
     if FIRST % given.segment or given.tokens % given.segment:
         parser.error(f"--segment {given.segment} must divide 1,000 and --tokens {given.tokens}")
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import check, layers, models, scaling, startup
+from benchmarks import check, layers, models, scaling, startup, streaming
 from benchmarks.cases import Case, Layer, Runnable, make, neural_memory
 from benchmarks.interleaved import Spent
 from benchmarks.peak import peak_bytes
@@ -164,3 +164,16 @@ def test_a_start_ends_with_the_first_step_and_a_failure_is_no_start() -> None:
     assert min(one.cpu for one in found.values()) > 0
     with pytest.raises(RuntimeError, match="ended with 2"):
         startup.spent(startup.TRIAL, "train", "transformer", "task=nothing")
+
+
+@pytest.mark.parametrize(
+    "given", [["startup", "atlass"], ["models", "--only", "atlass"], ["streaming", "atlass"]]
+)
+def test_a_wrong_name_of_a_model_is_said_in_a_line(
+    given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", given)
+    with pytest.raises(SystemExit) as caught:
+        {"startup": startup, "models": models, "streaming": streaming}[given[0]].main()
+    assert caught.value.code == 2
+    assert "'atlass' is no preset. Did you mean 'atlas'?" in capsys.readouterr().err

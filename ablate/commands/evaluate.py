@@ -199,15 +199,20 @@ def _show(found: dict[str, Any], notes: Sequence[str], out: Console) -> None:
         width = max(map(len, shown), default=0) + 2
         before = one.get("at_end_of_training", {})
         for key in shown:
-            spread = f" ± {metrics[errors[key]]:,.4f}" if key in errors else ""
-            then = f"   at the end of training {before[key]:,.4f}" if key in before else ""
-            value = f"{metrics[key]:,.4f}{spread}"
+            spread = f" ± {_number(metrics[errors[key]])}" if key in errors else ""
+            then = f"   at the end of training {_number(before[key])}" if key in before else ""
+            value = f"{_number(metrics[key])}{spread}"
             beside = then or _guesses(key, one["info"])
             out.print(f"  {key:<{width}}{value}{beside}", markup=False, soft_wrap=True)
         if errors:
             out.print("  ±: standard error over the items", markup=False)
     for note in notes:
         out.print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _number(value: float) -> str:
+    """Four decimals, which nobody reads of a perplexity of millions."""
+    return f"{value:,.4f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
 def _guesses(metric: str, info: Mapping[str, Any]) -> str:

@@ -167,7 +167,8 @@ def _show(status: dict[str, Any], out: Console) -> None:
         out.print(f"running now: {LockHolder(**status['driver']).describe()}", markup=False)
     if status["outside_plan"]:
         kept = several(status["outside_plan"], "trial")
-        out.print(f"{kept} kept that the last plan no longer has", style="dim")
+        again = "run it as it was planned then to have them back"
+        out.print(f"{kept} kept that the last plan no longer has; {again}", style="dim")
     for note in status["packing"]:
         out.print(f"note: {note}", style="yellow", markup=False)
     if status["kept_stale"]:

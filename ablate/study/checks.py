@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from ablate.analysis.formatting import size
 from ablate.errors import UserError
 from ablate.study.cells import Cell, Laid
 from ablate.study.expand import Expanded
@@ -12,6 +13,7 @@ from ablate.study.fractional import is_regular
 from ablate.study.schema import Resources
 
 GB = 1 << 30
+LARGE = 64 * GB  # what not every GPU has
 SAID = 8
 MANY_FACTORS = 12
 MAIN_AND_PAIRS = 5
@@ -28,10 +30,10 @@ def check_memory(cells: Sequence[Cell], resources: Resources, file: str) -> list
     if not most:
         return []
     have, name = _memory(resources)
+    batch = worst.config["task"]["args"].get("batch")
     if have is None:
-        return []
+        return _unchecked(most, worst.label, batch)
     if most > have:
-        batch = worst.config["task"]["args"].get("batch")
         fits = f" task_args.batch={max(1, int(batch * have / most))} would fit." if batch else ""
         raise UserError(
             f"{file}: cell {worst.label} needs about {most / GB:.1f} GiB for one trial, but "
@@ -44,6 +46,17 @@ def check_memory(cells: Sequence[Cell], resources: Resources, file: str) -> list
             f"{have / GB:.1f}: give each trial more resources.cpus"
         ]
     return []
+
+
+def _unchecked(most: float, label: str, batch: int | None) -> list[str]:
+    """What to say of much memory on a GPU that is not here."""
+    if most < LARGE or not batch:
+        return []
+    return [
+        f"no GPU here to check memory against: {label} needs about {size(most)} with its {batch} "
+        f"rows in one pass, about {size(most / batch)} a row; a trial that runs out of memory "
+        "goes on with half the rows at a time"
+    ]
 
 
 def _memory(resources: Resources) -> tuple[float | None, str]:

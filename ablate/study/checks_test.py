@@ -43,3 +43,14 @@ def test_what_does_not_fit_is_refused_with_a_batch_that_would() -> None:
         "s.yaml: cell baseline needs about 16.0 GiB for one trial, but this machine has 8.0 GiB. "
         "task_args.batch=32 would fit."
     )
+
+
+def test_much_memory_on_a_gpu_that_is_not_here_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_memory", lambda resources: (None, ""))
+    found = checks.check_memory(needing(6400), Resources(gpus=1.0), "s.yaml")
+    assert found == [
+        "no GPU here to check memory against: baseline needs about 6.25 TiB with its 64 rows in "
+        "one pass, about 100 GiB a row; a trial that runs out of memory goes on with half the "
+        "rows at a time"
+    ]
+    assert checks.check_memory(needing(60), Resources(gpus=1.0), "s.yaml") == []

@@ -336,9 +336,11 @@ def _tokenizer(folder: Path, facts: Facts) -> Tokenizer | None:
 def _facts(path: Path) -> Facts:
     try:
         plain = json.loads(path.read_bytes())
-        known = plain["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Failure(f"{path} is damaged: {error!r}.") from error
+    except ValueError as error:
+        raise Failure(f"{path} is damaged: it is no JSON ({error}).") from error
+    if not isinstance(plain, dict) or "format" not in plain:
+        raise Failure(f"{path} is damaged: it has no format.")
+    known = plain["format"]
     if known != FORMAT:
         raise Failure(f"{path} has format {known!r}; this Ablate reads {FORMAT}.")
     try:

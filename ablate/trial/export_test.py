@@ -187,11 +187,21 @@ def test_a_damaged_configuration_is_noticed(
         load_model(folder)
 
 
-def test_a_configuration_that_is_no_json_is_noticed(folder: Path) -> None:
-    for text in ("{", "[]", "\xff"):
-        (folder / CONFIG).write_bytes(text.encode("latin-1"))
-        with pytest.raises(Failure, match=r"config.json is damaged"):
-            load_model(folder)
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{}", "it has no format"),
+        (b"[]", "it has no format"),
+        (b"{", "it is no JSON"),
+        (b"\xff", "it is no JSON"),
+    ],
+)
+def test_a_configuration_that_is_none_is_said_in_words(
+    folder: Path, content: bytes, said: str
+) -> None:
+    (folder / CONFIG).write_bytes(content)
+    with pytest.raises(Failure, match=rf"config.json is damaged: {said}"):
+        load_model(folder)
 
 
 def test_other_code_is_a_note_and_other_shapes_are_an_error(folder: Path) -> None:
