@@ -94,14 +94,10 @@ def _shown(groups: list[list[Row]]) -> list[list[Row]]:
     """The same few rows of every block, where they are many."""
     if not groups or len(groups[0]) <= MOST_LINES:
         return groups
-    furthest = [max(map(_distance, rows)) for rows in zip(*groups, strict=True)]
+    furthest = [max(row.magnitude for row in rows) for rows in zip(*groups, strict=True)]
     ranked = sorted(range(1, len(furthest)), key=lambda at: -furthest[at])
     kept = [0, *sorted(ranked[: MOST_LINES - 1])]
     return [[rows[at] for at in kept] for rows in groups]
-
-
-def _distance(row: Row) -> float:
-    return abs(row.effect.difference or 0.0) if row.effect else 0.0
 
 
 def _panel(
@@ -117,7 +113,7 @@ def _panel(
         # A cell without a curve keeps its place in the legend, which the first panel makes.
         kept = thinned(found) if found is not None else None
         if kept is not None and kept.n > 1:
-            figure.add_trace(outline(kept, colour, name), **place)
+            figure.add_trace(outline(kept.tokens, kept.low, kept.high, colour, name), **place)
         figure.add_trace(
             go.Scatter(
                 name=safe(name),

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 from ablate.analysis.comparisons import Comparisons, Row
 from ablate.analysis.formatting import count, measure_words
 from ablate.analysis.frame import StudyResults
-from ablate.analysis.learning_curves import Band, band, paired_band
+from ablate.analysis.learning_curves import Band, Floats, band, paired_band
 from ablate.dashboards.theme import LIGHT, MOST_COLOURS, axis, colours, log_axis, safe, style
 from ablate.dashboards.theme import band as faint
 
@@ -31,7 +31,7 @@ def drawn_curves(comparisons: Comparisons) -> list[Row]:
     references = [row for row in with_value if row.cell.compared_with is None]
     others = [row for row in with_value if row.cell.compared_with is not None]
     if len(others) > MOST_CURVES:
-        largest = sorted(others, key=lambda row: -_magnitude(row))[:MOST_CURVES]
+        largest = sorted(others, key=lambda row: -row.magnitude)[:MOST_CURVES]
         kept = {row.cell.id for row in largest}
         others = [row for row in others if row.cell.id in kept]
     return references + others
@@ -128,11 +128,11 @@ def _references(figure: go.Figure, results: StudyResults, bands: Mapping[str, Ba
             )
 
 
-def outline(found: Band, colour: str, group: str) -> go.Scatter:
-    """Return the area of a band, shown and hidden with the group of the legend."""
+def outline(x: Floats, low: Floats, high: Floats, colour: str, group: str) -> go.Scatter:
+    """Return the area between two lines, shown and hidden with the group of the legend."""
     return go.Scatter(
-        x=np.concatenate([found.tokens, found.tokens[::-1]]),
-        y=np.concatenate([found.high, found.low[::-1]]),
+        x=np.concatenate([x, x[::-1]]),
+        y=np.concatenate([high, low[::-1]]),
         fill="toself",
         fillcolor=faint(colour),
         line={"width": 0},
@@ -148,7 +148,8 @@ def _draw(figure: go.Figure, found: Band, row: Row, look: tuple[str, str], panel
     found = thinned(found)
     place = {"row": panel, "col": 1}
     if found.n > 1:
-        figure.add_trace(outline(found, colour, row.cell.id), **place)
+        area = outline(found.tokens, found.low, found.high, colour, row.cell.id)
+        figure.add_trace(area, **place)
     line = go.Scatter(
         x=found.tokens,
         y=found.mean,
@@ -160,7 +161,3 @@ def _draw(figure: go.Figure, found: Band, row: Row, look: tuple[str, str], panel
         hovertemplate="<b>%{fullData.name}</b><br>%{x:.3s} tokens<br>%{y:.4f}<extra></extra>",
     )
     figure.add_trace(line, **place)
-
-
-def _magnitude(row: Row) -> float:
-    return abs((row.effect.difference if row.effect else None) or 0.0)

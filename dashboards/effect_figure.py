@@ -49,7 +49,7 @@ def shown_effects(comparisons: Comparisons) -> list[Row]:
     rows = [row for row in comparisons.rows if row.effect is not None]
     with_value = [row for row in rows if row.effect and row.effect.difference is not None]
     without = [row for row in rows if row.effect and row.effect.difference is None]
-    kept = sorted(with_value, key=lambda row: -abs(_difference(row)))[:MOST_EFFECTS]
+    kept = sorted(with_value, key=lambda row: -row.magnitude)[:MOST_EFFECTS]
     kept.sort(key=lambda row: -_difference(row))
     return kept + without[: MOST_EFFECTS - len(kept)]
 

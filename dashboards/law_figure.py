@@ -9,8 +9,9 @@ from ablate.analysis.formatting import count, measure_words
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.scaling import predict_loss
 from ablate.analysis.size_laws import SYMBOLS, SizeCurve, SizeLaws
+from ablate.dashboards.curve_figure import outline
 from ablate.dashboards.section import Drawing
-from ablate.dashboards.theme import LIGHT, axis, band, log_axis, safe, series, style
+from ablate.dashboards.theme import LIGHT, axis, log_axis, safe, series, style
 
 LAW_POINTS = 60
 """Points at which a fitted curve is drawn."""
@@ -111,19 +112,12 @@ def _draw(figure: go.Figure, curve: SizeCurve, variable: str, colour: str, dash:
         return
     sizes = np.geomspace(curve.fit.sizes.min(), curve.fit.sizes.max(), LAW_POINTS)
     law = predict_loss(curve.fit, {variable: sizes})
-    outline = go.Scatter(
-        x=np.concatenate([sizes, sizes[::-1]]),
-        y=[one.high for one in law] + [one.low for one in law[::-1]],
-        fill="toself",
-        fillcolor=band(colour),
-        line={"width": 0},
-        mode="lines",
-        hoverinfo="skip",
-        legendgroup=name,
-        showlegend=False,
+    low, high = (
+        np.array([getattr(one, end) for one in law], dtype=float) for end in ("low", "high")
     )
+    area = outline(sizes, low, high, colour, name)
     line = _line(sizes, [one.estimate for one in law], (colour, dash), name)
-    figure.add_traces([outline, line])
+    figure.add_traces([area, line])
 
 
 def _dots(x: list[float], y: list[float], colour: str, name: str) -> go.Scatter:

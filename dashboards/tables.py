@@ -135,9 +135,7 @@ def ablation_table(results: StudyResults, *, largest_first: bool = False) -> Tex
 
 
 def _rank(row: Row) -> float:
-    if row.effect is None or row.effect.difference is None:
-        return 0.0 if row.cell.compared_with else -math.inf
-    return -abs(row.effect.difference)
+    return -row.magnitude if row.cell.compared_with else -math.inf
 
 
 def levels_table(results: StudyResults) -> TextTable:

@@ -59,6 +59,11 @@ class Row:
         """Number of trials that the plan asks for in this cell."""
         return sum(self.counts.values())
 
+    @property
+    def magnitude(self) -> float:
+        """Size of the paired difference; 0 where there is none."""
+        return abs((self.effect.difference if self.effect else None) or 0.0)
+
 
 @dataclass(frozen=True)
 class Comparisons:
