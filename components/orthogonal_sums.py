@@ -8,6 +8,8 @@ polynomial feature map. Only inputs are kept for the backward pass, which makes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -21,104 +23,111 @@ Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
 WORTH = 1.5  # a basis is made where it is so much narrower than the features
 
 
-def orthogonal_sums(
-    s0: Float[Tensor, "p o i"],
-    u: Float[Tensor, "p s o"],
-    z: Float[Tensor, "p s i"],
-    carry: Float[Tensor, "p w"],
-    read: Float[Tensor, "p w s"],
-    write: Float[Tensor, "p n w"],
-    end: Float[Tensor, "p w"],
-    right: Float[Tensor, "p n i"],
-    *,
-    schedule: Schedule,
-    eps: float,
-) -> tuple[Float[Tensor, "p n o"], Float[Tensor, "p o i"]]:
-    """Sums over writes w of NS(S_w) on `right`, weighted by `write`, and of NS(S_w) by `end`.
+@dataclass(frozen=True)
+class OrthogonalSums:
+    """The sums in one form, torch's or a kernel's.
 
-    S_w = carry_w S_0 + sum_s read[w, s] u_s z_s^T (Atlas Eq. 32-33 with the gates folded in).
-
-    Args:
-        s0: the momentum that all writes start from.
-        u: left factors of the gradients. z: right factors.
-        carry: what is left of `s0` at each write. read: weights of the gradients in each write.
-        write: how much of each write each token reads. end: how much is left of it at the end.
-        right: what each token reads with.
-        schedule: (a, b, c) of each step; without one NS is the identity.
-        eps: added to the Frobenius norm.
+    forward, backward: outside of autograd, of the eight tensors; the second gives the gradient of
+    each, from those of both results.
     """
-    tensors = (s0, u, z, carry, read, write, end, right)
-    y, last = _Sums.apply(*tensors, schedule, eps)  # type: ignore[no-untyped-call]  # torch's own
-    return y, last
 
+    forward: Callable[[Inputs, Schedule, float], tuple[Tensor, Tensor]]
+    backward: Callable[[Inputs, Tensor, Tensor, Schedule, float], tuple[Tensor, ...]]
 
-@by_rows((0,) * 10, (0, 0))
-class _Sums(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        s0: Tensor,
-        u: Tensor,
-        z: Tensor,
-        carry: Tensor,
-        read: Tensor,
-        write: Tensor,
-        end: Tensor,
-        right: Tensor,
+    def __call__(
+        self,
+        s0: Float[Tensor, "p o i"],
+        u: Float[Tensor, "p s o"],
+        z: Float[Tensor, "p s i"],
+        carry: Float[Tensor, "p w"],
+        read: Float[Tensor, "p w s"],
+        write: Float[Tensor, "p n w"],
+        end: Float[Tensor, "p w"],
+        right: Float[Tensor, "p n i"],
+        *,
         schedule: Schedule,
         eps: float,
-    ) -> tuple[Tensor, Tensor]:
-        basis = basis_of(s0, z)
-        s0, z, right = (onto(basis, x) for x in (s0, z, right))
-        made = iterate(_momenta(carry, s0, _weighted(read, u), z), schedule, eps)
-        y = (write.unsqueeze(-1) * _on(right, made)).sum(2)
-        return y, back(basis, _sum(end, made))
+    ) -> tuple[Float[Tensor, "p n o"], Float[Tensor, "p o i"]]:
+        """Sums over writes w of NS(S_w) on `right`, weighted by `write`, and of NS(S_w) by `end`.
+
+        S_w = carry_w S_0 + sum_s read[w, s] u_s z_s^T (Atlas Eq. 32-33 with the gates folded in).
+
+        Args:
+            s0: the momentum that all writes start from.
+            u: left factors of the gradients. z: right factors.
+            carry: what is left of `s0` at each write. read: weights of the gradients in each write.
+            write: how much of each write each token reads. end: how much is left of it at the end.
+            right: what each token reads with.
+            schedule: (a, b, c) of each step; without one NS is the identity.
+            eps: added to the Frobenius norm.
+        """
+        tensors = (s0, u, z, carry, read, write, end, right)
+        y, last = _Sums.apply(*tensors, schedule, eps, self)  # type: ignore[no-untyped-call]  # torch's own
+        return y, last
+
+
+@by_rows((0,) * 11, (0, 0))
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(*given: Any) -> tuple[Tensor, Tensor]:
+        *tensors, schedule, eps, form = given
+        y, last = form.forward(tuple(tensors), schedule, eps)
+        return y, last
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.schedule, ctx.eps = inputs
+        *tensors, ctx.schedule, ctx.eps, ctx.form = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        given = (*ctx.saved_tensors, *grads, ctx.schedule, ctx.eps)
+        given = (*ctx.saved_tensors, *grads, ctx.schedule, ctx.eps, ctx.form)
         slopes: tuple[Tensor, ...] = _SumsBack.apply(*given)  # type: ignore[no-untyped-call]
-        return (*slopes, None, None)
+        return (*slopes, None, None, None)
 
 
-@by_rows((0,) * 12, (0,) * 8)
+@by_rows((0,) * 13, (0,) * 8)
 class _SumsBack(Slopes):
     """The gradient of `_Sums`."""
 
     @staticmethod
-    def forward(
-        s0: Tensor,
-        u: Tensor,
-        z: Tensor,
-        carry: Tensor,
-        read: Tensor,
-        write: Tensor,
-        end: Tensor,
-        right: Tensor,
-        d_y: Tensor,
-        d_last: Tensor,
-        schedule: Schedule,
-        eps: float,
-    ) -> tuple[Tensor, ...]:
-        # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
-        basis = basis_of(s0, z, right, d_last)
-        s0, z, right, d_last = (onto(basis, x) for x in (s0, z, right, d_last))
-        # `write` makes the direction of the derivative as the transpose of `read` makes momenta.
-        parts, turned = _weighted(read, u), _weighted(write.mT, d_y)
-        direction = _momenta(end, d_last, turned, right)
-        made, h = derivative(_momenta(carry, s0, parts, z), direction, schedule, eps)
-        d_end, d_right, on = _slopes(made, d_last, turned, right)
-        d_write = (on * d_y.unsqueeze(2)).sum(-1)
-        d_carry, d_z, on = _slopes(h, s0, parts, z)
-        d_read = (on * u.unsqueeze(2)).sum(-1).mT
-        d_u = (read.mT.unsqueeze(-1) * on).sum(2)
-        d_s0 = _sum(carry, h)
-        d_s0, d_z, d_right = (back(basis, x) for x in (d_s0, d_z, d_right))
-        return d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_right
+    def forward(*given: Any) -> tuple[Tensor, ...]:
+        *tensors, d_y, d_last, schedule, eps, form = given
+        slopes: tuple[Tensor, ...] = form.backward(tuple(tensors), d_y, d_last, schedule, eps)
+        return slopes
+
+
+def _forward(inputs: Inputs, schedule: Schedule, eps: float) -> tuple[Tensor, Tensor]:
+    s0, u, z, carry, read, write, end, right = inputs
+    basis = basis_of(s0, z)
+    s0, z, right = (onto(basis, x) for x in (s0, z, right))
+    made = iterate(_momenta(carry, s0, _weighted(read, u), z), schedule, eps)
+    y = (write.unsqueeze(-1) * _on(right, made)).sum(2)
+    return y, back(basis, _sum(end, made))
+
+
+def _backward(
+    inputs: Inputs, d_y: Tensor, d_last: Tensor, schedule: Schedule, eps: float
+) -> tuple[Tensor, ...]:
+    s0, u, z, carry, read, write, end, right = inputs
+    # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
+    basis = basis_of(s0, z, right, d_last)
+    s0, z, right, d_last = (onto(basis, x) for x in (s0, z, right, d_last))
+    # `write` makes the direction of the derivative as the transpose of `read` makes momenta.
+    parts, turned = _weighted(read, u), _weighted(write.mT, d_y)
+    direction = _momenta(end, d_last, turned, right)
+    made, h = derivative(_momenta(carry, s0, parts, z), direction, schedule, eps)
+    d_end, d_right, on = _slopes(made, d_last, turned, right)
+    d_write = (on * d_y.unsqueeze(2)).sum(-1)
+    d_carry, d_z, on = _slopes(h, s0, parts, z)
+    d_read = (on * u.unsqueeze(2)).sum(-1).mT
+    d_u = (read.mT.unsqueeze(-1) * on).sum(2)
+    d_s0 = _sum(carry, h)
+    d_s0, d_z, d_right = (back(basis, x) for x in (d_s0, d_z, d_right))
+    return d_s0, d_u, d_z, d_carry, d_read, d_write, d_end, d_right
+
+
+orthogonal_sums = OrthogonalSums(_forward, _backward)
 
 
 def basis_of(*rows: Tensor) -> Tensor | None:

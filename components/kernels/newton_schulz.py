@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.kernels.exactness import worst
@@ -20,9 +19,8 @@ from ablate.components.kernels.newton_schulz_kernels import forward_kernel
 from ablate.components.kernels.products import Products, products, shared_memory, side
 from ablate.components.kernels.tuning import fastest
 from ablate.components.newton_schulz import Schedule
-from ablate.components.orthogonal_sums import Inputs, back, basis_of, onto
+from ablate.components.orthogonal_sums import Inputs, OrthogonalSums, back, basis_of, onto
 from ablate.components.orthogonal_sums import orthogonal_sums as torch_sums
-from ablate.components.recurrence.lanes import Slopes, by_rows
 
 MOST_ROWS = 128
 GROUP = 16
@@ -92,69 +90,33 @@ def refusal(rows: int, cols: int) -> str | None:
     return None
 
 
-def orthogonal_sums(
-    s0: Float[Tensor, "p o i"],
-    u: Float[Tensor, "p s o"],
-    z: Float[Tensor, "p s i"],
-    carry: Float[Tensor, "p w"],
-    read: Float[Tensor, "p w s"],
-    write: Float[Tensor, "p n w"],
-    end: Float[Tensor, "p w"],
-    right: Float[Tensor, "p n i"],
-    *,
-    schedule: Schedule,
-    eps: float,
-) -> tuple[Float[Tensor, "p n o"], Float[Tensor, "p o i"]]:
-    """As `ablate.components.orthogonal_sums.orthogonal_sums`; `schedule` has one step at least.
-
-    Sums are in float32; the factors of products are what `torch.set_float32_matmul_precision` says.
-
-    Raises:
-        ValueError: the smaller side of the matrices is too large.
-    """
-    y, made = _Sums.apply(s0, u, z, carry, read, write, end, right, schedule, eps)  # type: ignore[no-untyped-call]  # torch's own
-    return y, made
+def _forward(inputs: Inputs, schedule: Schedule, eps: float) -> tuple[Tensor, Tensor]:
+    s0, u, z, carry, read, write, end, right = inputs
+    basis = basis_of(s0.float(), z.float())
+    small_s0, z, small_right = _onto(basis, s0, z, right)
+    y, last = sums((small_s0, u, z, carry, read, write, end, small_right), schedule, eps)
+    return y.to(right.dtype), back(basis, last).to(s0.dtype)
 
 
-@by_rows((0,) * 10, (0, 0))
-class _Sums(torch.autograd.Function):
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        *tensors, schedule, eps = inputs
-        s0, u, z, carry, read, write, end, right = tensors
-        basis = basis_of(s0.float(), z.float())
-        small_s0, z, small_right = _onto(basis, s0, z, right)
-        small = (small_s0, u, z, carry, read, write, end, small_right)
-        y, last = sums(small, schedule, eps)
-        return y.to(right.dtype), back(basis, last).to(s0.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.schedule, ctx.eps = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        made = _Gradients.apply(*ctx.saved_tensors, *grads, ctx.schedule, ctx.eps)  # type: ignore[no-untyped-call]  # torch's own
-        return (*made, None, None)
+def _backward(
+    inputs: Inputs, d_y: Tensor, d_last: Tensor, schedule: Schedule, eps: float
+) -> tuple[Tensor, ...]:
+    s0, u, z, carry, read, write, end, right = inputs
+    # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
+    basis = basis_of(*(x.float() for x in (s0, z, right, d_last)))
+    s0, z, right, d_last = _onto(basis, s0, z, right, d_last)
+    small = (s0, u, z, carry, read, write, end, right)
+    made = list(gradients(small, d_y, d_last, schedule, eps))
+    for place in (0, 2, 7):
+        made[place] = back(basis, made[place])
+    return tuple(x.to(like.dtype) for x, like in zip(made, inputs, strict=True))
 
 
-@by_rows((0,) * 12, (0,) * 8)
-class _Gradients(Slopes):
-    """The gradient of `_Sums`."""
+orthogonal_sums = OrthogonalSums(_forward, _backward)
+"""As torch's, which says what it takes; `schedule` has one step at least.
 
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        *tensors, d_y, d_last, schedule, eps = inputs
-        s0, u, z, carry, read, write, end, right = tensors
-        # The derivative of NS in a direction sees the part of it that lies outside of S's own rows.
-        basis = basis_of(*(x.float() for x in (s0, z, right, d_last)))
-        s0, z, right, d_last = _onto(basis, s0, z, right, d_last)
-        small = (s0, u, z, carry, read, write, end, right)
-        made = list(gradients(small, d_y, d_last, schedule, eps))
-        for place in (0, 2, 7):
-            made[place] = back(basis, made[place])
-        return tuple(x.to(like.dtype) for x, like in zip(made, tensors, strict=True))
+Sums are in float32; the factors of products are what `torch.set_float32_matmul_precision` says.
+A ValueError says that the smaller side of the matrices is too large."""
 
 
 def _onto(basis: Tensor | None, *rows: Tensor) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ablate.components.kernels.backend import kernel
 from ablate.components.memory import Weights
+from ablate.components.orthogonal_sums import orthogonal_sums
 from ablate.components.recurrence.channels import BothWrite, ChannelWrite
 from ablate.components.recurrence.coefficients import (
     Folded,
@@ -30,6 +31,7 @@ from ablate.components.recurrence.mapped import (
     shrunk_write,
 )
 from ablate.components.recurrence.online import online_errors, online_probes
+from ablate.components.recurrence.orthogonal_scan import Orthogonal, scan_orthogonal
 from ablate.components.recurrence.rule import Rule
 from ablate.components.recurrence.writes import (
     Carried,
@@ -96,6 +98,8 @@ def advance(
     """Reads of all tokens, g*p n e; the open chunk's first weights; what is carried on."""
     if rule.linear and not isinstance(x.weights, OrthogonalWeights):
         return _scanned(rule, x, base, carried)
+    if how := _orthogonal(rule, x, carried):
+        return _scanned_orthogonal(x, how, base, carried)
     read = []
     for part in x.each():
         base, carried = _opened(rule, part, base, carried)
@@ -165,6 +169,30 @@ def _scan(rule: Rule, x: Stretches, carried: Carried) -> tuple[Tensor, Tensor, T
     form = kernel("scan_weight", rule.backend, state) or scan_weight
     us, starts, end = form(state, probes, x.keys, values, x.weights.mix, x.weights.last)
     return us, starts, end
+
+
+def _orthogonal(rule: Rule, x: Stretches, carried: Carried) -> Orthogonal | None:
+    """How a matrix is written, where all stretches are one scan; else None."""
+    w, ns = x.weights, rule.orthogonalise
+    if not isinstance(w, OrthogonalWeights) or ns is None or not (rule.linear and rule.scanned):
+        return None
+    if w.write is None or rule.read_before or not (x.starts or rule.plain == "dot"):
+        return None
+    (state,) = carried.momenta
+    form = kernel("newton_schulz", rule.backend, state) if ns.steps else None
+    size = ns.size(*state.shape[-2:])
+    return Orthogonal(form or orthogonal_sums, ns.schedule, ns.eps, size, rule.plain == "l2")
+
+
+def _scanned_orthogonal(
+    x: Stretches, how: Orthogonal, base: Weights, carried: Carried
+) -> tuple[Tensor, Weights, Carried]:
+    assert isinstance(x.weights, OrthogonalWeights)
+    state = (*carried.weights, *carried.momenta)
+    y, start, weight, momentum = scan_orthogonal(
+        *state, x.keys, x.values, x.queries, x.weights, how
+    )
+    return y.flatten(0, 1), (start,) if x.starts else base, Carried((weight,), (momentum,))
 
 
 def _side_by_side(parts: list[Weights]) -> Weights:
