@@ -115,12 +115,12 @@ class _ReadBack(Slopes):
         d_us = _less((kernel * read).mT, dy)
         d_zs = torch.bmm(slope.mul_(read).mT, z)
         dz = torch.bmm(slope, zs)
-        d_state, d_share = torch.empty_like(state), torch.empty_like(share)
+        d_state = torch.bmm(_weighted(share, dy).mT, z).view(state.shape)
+        d_share = torch.empty_like(share)
         for m in range(state.shape[1]):
-            part, on = share[..., m : m + 1], torch.bmm(dy, state[:, m])
-            dz.addcmul_(part, on)
+            on = torch.bmm(dy, state[:, m])
+            dz.addcmul_(share[..., m : m + 1], on)
             torch.sum(on.mul_(z), -1, out=d_share[..., m])
-            d_state[:, m] = torch.bmm((part * dy).mT, z)
         return dz, d_state, d_zs, d_us, d_share, d_read
 
 
@@ -171,13 +171,14 @@ class _Scan(torch.autograd.Function):
         states, us = state.new_empty(count + 1, p, m, o, i), values.neg()
         states[0] = state
         asked = [] if probes is None else [each.unbind(0) for each in probes.unbind(2)]
+        shown = [states[:, :, k].mT.unbind(0) for k in range(len(asked))]
         rows, flat = states.view(count + 1, p, m * o, i).unbind(0), states.flatten(3).unbind(0)
-        turns = _in_turns(us, states[:-1], zs, mix, last.unsqueeze(-1))
-        for g, (u, x, z, mixed, weight) in enumerate(turns):
-            for k, each in enumerate(asked):
-                torch.baddbmm(u, each[g], x[:, k].mT, out=u)
+        turns = _in_turns(us, us.unsqueeze(3), zs, mix, last.unsqueeze(-1))
+        for g, (u, each_u, z, mixed, weight) in enumerate(turns):
+            for probe, x in zip(asked, shown, strict=True):
+                torch.baddbmm(u, probe[g], x[g], out=u)
             torch.bmm(mixed, flat[g], out=flat[g + 1])
-            written = (weight * u.unsqueeze(2)).view(p, -1, m * o)
+            written = (weight * each_u).view(p, -1, m * o)
             torch.baddbmm(rows[g + 1], written.mT, z, out=rows[g + 1])
         return us, states[:-1], states[-1].clone()
 
@@ -212,24 +213,26 @@ class _ScanBack(Slopes):
     ) -> tuple[Tensor | None, ...]:
         count, p, m, o, i = starts.shape
         # Of the state after stretch g in row g + 1; of the first of all in row 0.
-        ds = torch.cat([d_starts, d_end.unsqueeze(0)])
+        ds = starts.new_empty(count + 1, p, m, o, i)
+        ds[-1] = d_end
         errors, d_last = torch.empty_like(us), torch.empty_like(last)
         on = zs.new_empty(*zs.shape[1:3], m * o)
         each_on, parts = on.unflatten(-1, (m, o)), on.split(o, dim=-1)
         asked = [] if probes is None else [each.unbind(0) for each in probes.unbind(2)]
+        shown = [ds[:, :, k].unbind(0) for k in range(len(asked))]
         rows, flat = ds.view(count + 1, p, m * o, i).unbind(0), ds.flatten(3).unbind(0)
         weights = [each.unbind(0) for each in last.split(1, dim=-1)]
-        turns = list(_in_turns(ds[:-1], d_us, errors, us.unsqueeze(3), zs, mix, d_last))
+        given = d_starts.flatten(3)
+        turns = list(_in_turns(given, d_us, errors, us.unsqueeze(3), zs, mix.mT, d_last))
         for g in reversed(range(count)):
             d, before, error, u, z, mixed, slope = turns[g]
             torch.bmm(z, rows[g + 1].mT, out=on)
             for weight, part in zip(weights, parts, strict=True):
                 before = torch.addcmul(before, weight[g], part, out=error)
             torch.sum(each_on.mul_(u), -1, out=slope)
-            torch.baddbmm(flat[g], mixed.mT, flat[g + 1], out=flat[g])
-            for k, each in enumerate(asked):
-                first = d[:, k]
-                torch.baddbmm(first, error.mT, each[g], out=first)
+            torch.baddbmm(d, mixed, flat[g + 1], out=flat[g])
+            for probe, x in zip(asked, shown, strict=True):
+                torch.baddbmm(x[g], error.mT, probe[g], out=x[g])
         after = ds[1:]
         d_zs = torch.matmul(_weighted(last, us), after.flatten(2, 3))
         d_mix = torch.matmul(after.flatten(3), starts.flatten(3).mT)
