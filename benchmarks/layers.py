@@ -75,6 +75,17 @@ def degrees(tokens: int) -> list[Side]:
     ]
 
 
+def wide_chunks(dim: int, tokens: int) -> list[Side]:
+    """A window of 1 and of 64 where a chunk is four times as long as the window."""
+    return [
+        Side(
+            f"ablate, momentum, chunk 256, window {window}",
+            Case("layer", dim, tokens, chunk=256, window=window),
+        )
+        for window in (1, 64)
+    ]
+
+
 def cores(dim: int, tokens: int) -> list[Side]:
     """The recurrence alone, each time before the references of the same function."""
 
@@ -141,7 +152,7 @@ class Target:
 
 
 def targets(times: Times, chosen: list[Side]) -> list[Target]:
-    """The targets on time: `chosen` holds `sides` and `degrees` at one size each."""
+    """The targets on time: `chosen` holds `sides`, `degrees` and `wide_chunks` at one size each."""
     by_name = {side.name: side.case for side in chosen}
 
     def per_token(name: str, what: str = "both") -> float:
@@ -154,7 +165,8 @@ def targets(times: Times, chosen: list[Side]) -> list[Target]:
         / sgemm_rate(times)
         for what in ("forward", "both")
     }
-    two, whole = degrees(0)[1].name, degrees(0)[0].name
+    whole, two = (side.name for side in degrees(0))
+    narrow, wide = (side.name for side in wide_chunks(0, 0))
     return [
         Target("titans-pytorch, per-token momentum / ours", per_token(one) / per_token(online), 10),
         Target(
@@ -173,6 +185,7 @@ def targets(times: Times, chosen: list[Side]) -> list[Target]:
             "window 64 / window 1",
             per_token(f"{online}, window 64") / per_token(online), 1.4, False,
         ),
+        Target("  the same, chunks of 256", per_token(wide) / per_token(narrow), 1.4, False),
         Target("degree 2 / degree 1, d=32, NS-5", per_token(two) / per_token(whole), 4, False),
         Target("NS-5 / sgemm, forward", shares["forward"], 0.6),
         Target("NS-5 / sgemm, forward and backward", shares["both"], 0.6),
@@ -207,7 +220,7 @@ def main() -> None:
         for dim in given.dims:
             for tokens in given.tokens:
                 facts["cases"] += _table(dim, tokens, given, printed=print_facts)
-    chosen = sides(64, 2048) + degrees(512)
+    chosen = sides(64, 2048) + degrees(512) + wide_chunks(64, 2048)
     found = targets(measure(chosen, given.rounds), chosen)
     if not given.no_memory:
         found.append(memory_target(4096))

@@ -79,7 +79,8 @@ def tiny(case: Case) -> Case:
 
 
 def test_every_case_of_the_tables_runs() -> None:
-    chosen = layers.sides(8, 64) + layers.degrees(64) + layers.cores(8, 64)
+    chosen = [*layers.sides(8, 64), *layers.degrees(64), *layers.cores(8, 64)]
+    chosen += layers.wide_chunks(8, 64)
     assert len({side.name for side in chosen}) == len(chosen)
     for side in chosen:
         y = make(tiny(side.case)).forward()
@@ -88,16 +89,19 @@ def test_every_case_of_the_tables_runs() -> None:
 
 
 def test_targets_say_whether_they_are_met() -> None:
-    chosen = layers.sides(64, 2048) + layers.degrees(512)
+    chosen = layers.sides(64, 2048) + layers.degrees(512) + layers.wide_chunks(64, 2048)
     times = {f"{side.name} {what}": Spent(1.0, 1.0) for side in chosen for what in
              ("forward", "both")}  # fmt: skip
     times["sgemm"] = Spent(1.0, 1.0)
     times["titans-pytorch, momentum, gates of 1 token both"] = Spent(1.0, 12.0)
+    times["ablate, momentum, chunk 256, window 64 both"] = Spent(1.0, 1.5)
     found = {one.name.strip(): one for one in layers.targets(times, chosen)}
     assert found["titans-pytorch, per-token momentum / ours"].value == 12
     assert found["titans-pytorch, per-token momentum / ours"].met
     assert not found["titans-pytorch, per-token NS-5 / ours"].met
     assert found["window 64 / window 1"].met
+    assert found["the same, chunks of 256"].value == 1.5
+    assert not found["the same, chunks of 256"].met
     flops = 3 * 2 * 64**3 * 5 * 512
     share = flops / (2 * 512**3 * layers.PRODUCTS)
     assert found["NS-5 / sgemm, forward"].value == pytest.approx(share)
