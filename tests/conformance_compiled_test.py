@@ -55,3 +55,10 @@ def test_presets_that_are_compiled_have_every_component_of_the_catalogue() -> No
 def test_compiled_is_eager(name: str) -> None:
     result = check_compiled(Subject(shrink(compose_model(name))))
     assert result.passed, result.measured
+
+
+def test_a_matrix_whose_writes_are_orthogonalised_is_too() -> None:
+    model = compose_model("atlas")
+    model["memory"] = compose_model("deltanet")["memory"]
+    result = check_compiled(Subject(shrink(model)))
+    assert result.passed, result.measured

@@ -109,7 +109,9 @@ class _ScanBack(Slopes):
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, ...]:
-        zs, us, right, starts, *parts, d_y, d_starts, d_end, how = inputs
+        # By slices: torch.compile mistakes a starred name between others.
+        (zs, us, right, starts), parts = inputs[:4], inputs[4:12]
+        d_y, d_starts, d_end, how = inputs[12:]
         carry, end_carry, next_carry, next_read, *_ = parts
         weights, on = starts[:, :, 0], torch.matmul(d_y, starts[:, :, 0])
         # Of the state after stretch g in row g + 1; of the first of all in row 0.
