@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ablate.components.feature_map import read_monomials
 from ablate.components.newton_schulz import COEFFICIENTS
 from ablate.components.orthogonal_sums import orthogonal_sums
 from ablate.components.recurrence import fast_weight
@@ -83,6 +84,17 @@ def scan_weight(
     return Case(name, "scan_weight", made_by, shapes, made, 2 * made, 2 * dim**0.5, axes)
 
 
+def read_polynomial(dim: int, rows: int, *, tokens: int = 64) -> Case:
+    """A memory and its momentum read by queries whose features of degree 2 are made inside."""
+    p, d, n, o = rows, dim, tokens, 2 * dim
+    f = d * (d + 3) // 2 + 1
+    made = 2 * p * n * o * f
+    slopes = 2 * p * n * o * (f + d * (d + 1))  # of x each pair of coordinates twice
+    shapes = ((p, n, d), (p, o, f), (p, 3))
+    name = f"read_polynomial 2 x {d}x{f}, chunk {n}"
+    return Case(name, "read_polynomial", read_monomials, shapes, made, slopes, dim**0.5)
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     partial(newton_schulz, 32, 512),
     partial(newton_schulz, 64, 256),
@@ -93,4 +105,7 @@ CASES: tuple[Callable[[], Case], ...] = (
     partial(read_weight, 128, 1024, window=64),
     partial(scan_weight, 64, 512),
     partial(scan_weight, 128, 128),
+    partial(read_polynomial, 32, 2048),
+    partial(read_polynomial, 64, 512),
+    partial(read_polynomial, 128, 64),
 )

@@ -88,6 +88,8 @@ def _make(
     bias: str | Callable[[Dims], Bias] = "l2",
     retention: Callable[[Dims], Retention] = SCALAR,
     degree: int = 2,
+    constant: bool = True,
+    rank: int | None = None,
     key: int = 3,
     value: int | None = None,
     steps: int = 3,
@@ -100,7 +102,9 @@ def _make(
 ) -> NeuralMemory:
     dims = Dims(model=5, heads=2, key=key, value=value or (key - 1 if memory == "matrix" else key))
     features: Polynomial | Identity = (
-        Polynomial(dims, degree=degree) if degree > 1 else Identity(dims)
+        Polynomial(dims, degree=degree, constant=constant, rank=rank)
+        if degree > 1
+        else Identity(dims)
     )
     orthogonal = NewtonSchulz(dims, steps=steps, granularity=granularity)
     layer = NeuralMemory(

@@ -246,10 +246,29 @@ class Polynomial(nn.Module):
         """a_i, from the lowest degree up, in float32 at least."""
         return F.softplus(self.raw.to(torch.promote_types(self.raw.dtype, torch.float32)))
 
+    @property
+    def unmade(self) -> str | None:
+        """Why no kernel makes these features where it reads with them, or None if one does."""
+        if self.construction == "monomial" and self.degree == 2:
+            return None
+        return (
+            f"{self.construction} features of degree {self.degree}; it makes monomials of degree 2"
+        )
+
+    def projected(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p r"]:
+        """What is lifted of `x`: all of it, or `rank` numbers."""
+        return x if self.down is None else F.linear(x, self.down.to(x.dtype))
+
+    def roots(self, dtype: torch.dtype) -> Float[Tensor, " n"]:
+        """sqrt(a_i), from the lowest degree up."""
+        a = self.coefficients().to(dtype)
+        # sqrt has an infinite slope at 0: a coefficient that underflows is cut off, not a NaN.
+        tiny = torch.finfo(dtype).tiny
+        return torch.where(a > tiny, a.clamp_min(tiny).sqrt(), 0.0)
+
     def forward(self, x: Float[Tensor, "*p d"]) -> Float[Tensor, "*p f"]:
         """Lift the last dimension of `x` to `width` features, lowest degree first."""
-        if self.down is not None:
-            x = F.linear(x, self.down.to(x.dtype))
+        x = self.projected(x)
         rows = x.reshape(-1, x.shape[-2] if x.ndim > 1 else 1, x.shape[-1])
         if self.construction == "monomial":
             products: Tensor = _Monomials.apply(rows.mT.contiguous(), self.degree)  # type: ignore[no-untyped-call]
@@ -263,14 +282,26 @@ class Polynomial(nn.Module):
 
     def _scale(self, dtype: torch.dtype) -> Tensor:
         """sqrt(a_i), times the root of the multinomial count, for each feature."""
-        a = self.coefficients().to(dtype)
-        # sqrt has an infinite slope at 0: a coefficient that underflows is cut off, not a NaN.
-        tiny = torch.finfo(dtype).tiny
-        root = torch.where(a > tiny, a.clamp_min(tiny).sqrt(), 0.0)
-        scale = torch.cat([r.expand(n) for r, n in zip(root, self.sizes, strict=True)])
+        roots = self.roots(dtype)
+        scale = torch.cat([r.expand(n) for r, n in zip(roots, self.sizes, strict=True)])
         if self.construction != "monomial":
             return scale
         return scale * self.get_buffer("counts")[self.lowest :].to(dtype).sqrt()
+
+
+def read_monomials(
+    x: Float[Tensor, "p n d"], matrix: Float[Tensor, "p o f"], roots: Float[Tensor, "p r"]
+) -> Float[Tensor, "p n o"]:
+    """W phi(x) with the monomials up to degree 2, each row weighing degrees by its own `roots`.
+
+    `components.kernels.polynomial` computes the same and makes no features.
+    """
+    d, first = x.shape[-1], 3 - roots.shape[-1]
+    products: Tensor = _Monomials.apply(x.mT.contiguous(), 2)  # type: ignore[no-untyped-call]
+    sizes = torch.tensor([1, d, d * (d + 1) // 2][first:], device=x.device)
+    counts = _multinomials(d, 2)[first:].to(x)
+    scale = torch.repeat_interleave(roots, sizes, dim=1) * counts.sqrt()
+    return torch.bmm(matrix, products[:, first:] * scale.unsqueeze(-1)).mT
 
 
 def _tensor_powers(x: Tensor, degree: int) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ablate.components.bias import L2, Bias, Dot
 from ablate.components.combinations import check_combination, check_steps, is_plain_matrix
 from ablate.components.dims import Dims
+from ablate.components.feature_map import Polynomial
 from ablate.components.inner_optimizer import InnerOptimizer
 from ablate.components.kernels.backend import Use
 from ablate.components.memory import Memory, Weights
@@ -168,6 +169,7 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             online=self._solvable(),
             plain=self._plain(),
             span=self.span,
+            lift=self._lift(),
             side=self.retention.side or "key",
             mapped=self.retention.weights if self.retention.maps else None,
             linear_inside=self.retention.applied == "chunk",
@@ -184,12 +186,30 @@ class NeuralMemory(MemoryLayer[MemoryState]):
             # Of a momentum that is written as it is, to memories that are kept by one gate a head.
             if retention.side is not None or not rule.linear:
                 return ()
-            names = ("scan_weight" if rule.scanned else "write_weight", "read_weight")
-            return tuple(Use(name, *shape) for name in names for shape in shapes)
+            name = "scan_weight" if rule.scanned else "write_weight"
+            return (*(Use(name, *shape) for shape in shapes), *self._reads(rule.memory))
         blocked = None if rule.orthogonalise.steps else "there are no steps"
         if retention.shrinks or (retention.maps and not rule.linear_inside):
             blocked = f"{type(retention).__name__} needs the memory of every token as a matrix"
         return tuple(Use("newton_schulz", *shape, blocked) for shape in shapes)
+
+    def _reads(self, memory: Memory) -> dict[Use, None]:
+        """Reads of linear writes; of the first maps by queries that are not lifted, if may be."""
+        uses = [Use("read_weight", *shape) for shape in memory.shapes]
+        if isinstance(self.feature_map, Polynomial) and not isinstance(memory, VectorMemory):
+            why = self.feature_map.unmade
+            for j, use in enumerate(uses[: memory.fronts]):
+                uses[j] = Use("read_polynomial", use.rows, use.columns, why, otherwise=use)
+        return dict.fromkeys(uses)
+
+    def _lift(self) -> Polynomial | None:
+        """The feature map, if linear writes are read by queries that it need not lift."""
+        lift, retention = self.feature_map, self.retention
+        if not isinstance(lift, Polynomial) or lift.unmade or isinstance(self.memory, VectorMemory):
+            return None
+        if self.newton_schulz is not None or self.inner_optimizer.ridge is not None:
+            return None
+        return None if retention.side or retention.maps or retention.shrinks else lift
 
     def _plain(self) -> str | None:
         """Whether the errors of a stretch are the memory on keys less values, or values alone."""

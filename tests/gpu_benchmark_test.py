@@ -13,7 +13,14 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.gpu import ceilings
-from benchmarks.gpu_cases import CASES, Case, newton_schulz, read_weight, scan_weight
+from benchmarks.gpu_cases import (
+    CASES,
+    Case,
+    newton_schulz,
+    read_polynomial,
+    read_weight,
+    scan_weight,
+)
 
 CPU = torch.device("cpu")
 TOP = gpu.Ceilings(1e6, 1e5)
@@ -42,6 +49,9 @@ def test_arithmetic_is_counted_by_hand() -> None:
     assert case.backward == 3 * 2 * (5 * 256 + 2 * 128 + 3 * 6 * 64)
     assert read_weight(4, 3, tokens=2).forward == 2 * 3 * 2 * (2 * 16 + 2 * 2 * 4)
     assert scan_weight(4, 3, chunks=2, tokens=2).forward == 2 * 2 * 3 * (2 * 16 * 3 + 4 * 16)
+    lifted = read_polynomial(4, 3, tokens=2)
+    assert lifted.shapes[1] == (3, 8, 15)
+    assert (lifted.forward, lifted.backward) == (2 * 3 * 2 * 8 * 15, 2 * 3 * 2 * 8 * (15 + 20))
 
 
 def test_ceilings_are_rates_of_a_product_and_a_copy() -> None:
@@ -51,20 +61,27 @@ def test_ceilings_are_rates_of_a_product_and_a_copy() -> None:
 def test_each_kernel_has_cases_of_the_heads_of_models() -> None:
     cases = [make() for make in CASES]
     assert len({case.name for case in cases}) == len(cases)
-    assert {case.operation for case in cases} == {"newton_schulz", "read_weight", "scan_weight"}
+    assert {case.operation for case in cases} == {
+        "newton_schulz", "read_polynomial", "read_weight", "scan_weight",
+    }  # fmt: skip
     most = max(sum(torch.Size(shape).numel() for shape in case.shapes) for case in cases)
     assert most * 4 < 2e9
 
 
 def test_kernels_are_right_and_rates_are_of_the_ceilings() -> None:
     case = newton_schulz(3, 1, tokens=1, steps=1)
-    results, left = run(case, read_weight(4, 1, tokens=2), scan_weight(4, 1, chunks=1, tokens=2))
-    assert [one.problem for one in results] == [None] * 3
+    others = (
+        read_weight(4, 1, tokens=2),
+        scan_weight(4, 1, chunks=1, tokens=2),
+        read_polynomial(3, 1, tokens=2),
+    )
+    results, left = run(case, *others)
+    assert [one.problem for one in results] == [None] * 4
     assert all(one.right and 0 < one.error < 1e-4 for one in results)
     assert left == []
     assert results[0].bytes == 4 * (9 + 3 + 3 + 1 + 1 + 1 + 1 + 3 + 3 + 9)
     lines = gpu.table(results, {"highest": TOP}).splitlines()
-    assert len(lines) == 2 + 3 + 2
+    assert len(lines) == 2 + 4 + 2
     cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
     assert len(cells) == lines[0].count("|") - 1
     assert cells[6] == f"{case.forward / 1e6:.0%}"

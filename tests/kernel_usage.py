@@ -74,6 +74,7 @@ def cases(*, others: bool, amd: bool) -> Iterator[Case]:
     yield from linear(exact if others else kind, some)
     yield from lifted(exact if others else kind, some)
     if others:
+        yield from lifted(exact, some, tokens=16)
         yield from newton_schulz(exact, SIZES[1:], slice(1))
 
 
@@ -114,17 +115,19 @@ def linear(kind: Products, sizes: tuple[int, ...]) -> Iterator[Case]:
             yield Case(name, kernel, known, types, fast_weight.WARPS, launch.shared)
 
 
-def lifted(kind: Products, sizes: tuple[int, ...]) -> Iterator[Case]:
-    """The kernels of `components/kernels/polynomial.py`."""
+def lifted(
+    kind: Products, sizes: tuple[int, ...], tokens: int = polynomial.TOKENS
+) -> Iterator[Case]:
+    """The kernels of `components/kernels/polynomial.py`, for chunks of so many tokens or more."""
     for size in sizes:
         constants = {
             "rows": size, "WIDTH": size, "COLS": size * (size + 3) // 2 + 1, "SHIFT": 1,
-            "TOKENS": polynomial.TOKENS, "ROWS": polynomial.ROWS, "BLOCK": polynomial.BLOCK,
+            "TOKENS": tokens, "ROWS": polynomial.ROWS, "BLOCK": polynomial.BLOCK,
             "DOT": kind.triton, "PRECISION": kind.precision,
         }  # fmt: skip
         for name in ("read", "write", "slope"):
             kernel = getattr(polynomial_kernels, f"{name}_kernel")
-            label = f"polynomial.{name}_kernel.{size}.{kind.kind}"
+            label = f"polynomial.{name}_kernel.{size}.{kind.kind}.{tokens}"
             said = polynomial.shared(kind)
             yield Case(label, kernel, constants, {"tokens": "i32"}, polynomial.WARPS, said)
 

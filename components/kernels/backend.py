@@ -27,6 +27,7 @@ KERNELS = {
     "read_weight": (_LINEAR, "read_weight"),
     "write_weight": (_LINEAR, "write_weight"),
     "scan_weight": (_LINEAR, "scan_weight"),
+    "read_polynomial": ("ablate.components.kernels.polynomial", "read_polynomial"),
 }
 """Where the kernel of each operation is. Its module has `refusal(rows, columns)`, which says what
 sizes it cannot serve, and `self_check(device)`, which says how wrong it is there."""
@@ -37,12 +38,14 @@ class Use:
     """An operation of a layer that has a kernel.
 
     rows, columns: of its matrices. blocked: what of the layer keeps the kernel from being used.
+    otherwise: the operation that does the same where this one's kernel does not serve.
     """
 
     operation: str
     rows: int
     columns: int
     blocked: str | None = None
+    otherwise: Use | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,10 @@ def served(model: nn.Module, device: torch.device) -> tuple[Served, ...]:
         given = next((p.dtype for p in layer.parameters()), torch.float32)
         dtype = torch.promote_types(given, torch.float32)  # as layers compute inside
         for use in layer.operations():
-            found[serve(use, layer.backend, device, dtype)] = None
+            one = serve(use, layer.backend, device, dtype)
+            found[one] = None
+            if one.backend == "torch" and use.otherwise is not None:
+                found[serve(use.otherwise, layer.backend, device, dtype)] = None
     return tuple(found)
 
 

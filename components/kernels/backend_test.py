@@ -112,7 +112,7 @@ def test_a_layer_without_kernels_says_why(make_layer: MakeLayer) -> None:
     assert refusals(plain, "triton") == [
         "backend=triton: nothing of this model has a kernel: torch runs it"
     ]
-    names = "newton_schulz, read_weight, write_weight, scan_weight"
+    names = "newton_schulz, read_weight, write_weight, scan_weight, read_polynomial"
     assert f"none of its operations has one (there are: {names})" in str(nothing_served(plain))
     still = make_layer("matrix", "muon", steps=0, dtype=torch.float32)
     found = set_backend(still, "triton", CPU)
@@ -121,6 +121,24 @@ def test_a_layer_without_kernels_says_why(make_layer: MakeLayer) -> None:
         "backend=triton: newton_schulz 2x10: torch (there are no steps)"
     ]
     assert refusals(found, "auto") == []
+
+
+def test_a_read_that_is_not_served_lifts_queries_and_is_another(
+    make_layer: MakeLayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = make_layer("mlp", "gd", dtype=torch.float32)
+    layer.backend = "auto"
+    for wrong in (None, "off"):
+        monkeypatch.setattr(
+            backend, "_wrong", lambda name, *_, w=wrong: w if name == "read_polynomial" else None
+        )
+        told = facts(served(layer, GPU))
+        assert told["backend_write_weight"] == "triton: 6x10, 3x6"
+        first = "triton: 6x10" if wrong is None else "torch: 6x10 (off)"
+        assert told["backend_read_polynomial"] == first
+        assert told["backend_read_weight"] == (
+            "triton: 3x6" if wrong is None else "triton: 6x10, 3x6"
+        )
 
 
 def test_kernels_that_cannot_be_had_are_an_error_and_an_unknown_choice_too(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -17,3 +19,13 @@ def worst(found: Iterable[Tensor], true: Iterable[Tensor]) -> float:
         for one, other in zip(found, true, strict=True)
     ]
     return max(errors, key=lambda e: (e != e, e))
+
+
+def with_gradients(function: Callable[..., Any], given: list[Tensor]) -> list[Tensor]:
+    """What a function makes, and the gradients of the sum of its squares."""
+    with torch.enable_grad():
+        inputs = [x.requires_grad_() for x in given]
+        made = function(*inputs)
+        outputs = made if isinstance(made, tuple) else (made,)
+        total = torch.stack([y.square().sum() for y in outputs]).sum()
+        return [y.detach() for y in (*outputs, *torch.autograd.grad(total, inputs))]

@@ -7,7 +7,7 @@ own coefficients, so it is the same kernels once for each layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ablate.components.kernels import read_kernels, scan_kernels
-from ablate.components.kernels.exactness import worst
+from ablate.components.kernels.exactness import with_gradients, worst
 from ablate.components.kernels.products import Products, products, side
 from ablate.components.recurrence import fast_weight as plain
 from ablate.components.recurrence.fast_weight import ROWS
@@ -292,15 +292,6 @@ def self_check(
         (scans, scan_weight, plain.scan_weight),
     ):
         given = [torch.randn(shape, generator=stream).to(device) / 8 for shape in shapes]
-        found += _with_gradients(tiled, given)
-        true += _with_gradients(known, [x.double() for x in given])
+        found += with_gradients(tiled, given)
+        true += with_gradients(known, [x.double() for x in given])
     return worst(found, true), products(device).allowed
-
-
-def _with_gradients(function: Callable[..., Any], given: list[Tensor]) -> list[Tensor]:
-    with torch.enable_grad():
-        inputs = [x.requires_grad_() for x in given]
-        made = function(*inputs)
-        outputs = made if isinstance(made, tuple) else (made,)
-        total = torch.stack([y.square().sum() for y in outputs]).sum()
-        return [y.detach() for y in (*outputs, *torch.autograd.grad(total, inputs))]

@@ -144,19 +144,30 @@ def test_lanes_are_more_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "said"),
+    ("memory", "degree", "said"),
     [
-        pytest.param("matrix", {"scan_weight": "2x10", "read_weight": "2x10"}, id="one scan"),
+        pytest.param("matrix", 1, {"scan_weight": "2x3", "read_weight": "2x3"}, id="one scan"),
         pytest.param(
-            "mlp", {"write_weight": "6x10, 3x6", "read_weight": "6x10, 3x6"}, id="two phases"
+            "mlp", 1, {"write_weight": "6x3, 3x6", "read_weight": "6x3, 3x6"}, id="two phases"
+        ),
+        pytest.param(
+            "matrix",
+            3,
+            {
+                "scan_weight": "2x20",
+                "read_weight": "2x20",
+                "read_polynomial": "2x20 (monomial features of degree 3; it makes monomials of "
+                "degree 2)",
+            },
+            id="lifted queries",
         ),
     ],
 )
 def test_a_layer_with_kernels_is_the_layer(
-    make_layer: MakeLayer, memory: str, said: dict[str, str]
+    make_layer: MakeLayer, memory: str, degree: int, said: dict[str, str]
 ) -> None:
     """With momentum, a window over chunks, a rest of a chunk, and a state that is carried on."""
-    layer = make_layer(memory, "momentum", dtype=torch.float32)
+    layer = make_layer(memory, "momentum", degree=degree, dtype=torch.float32)
     stream = torch.Generator().manual_seed(2)
     widths = (3, 3, layer.dims.value)
     q, k, v = (torch.randn((1, 7, 2, w), generator=stream) for w in widths)
@@ -172,8 +183,12 @@ def test_a_layer_with_kernels_is_the_layer(
         found.append([y, *(each for each in slopes if each is not None)])
     for plainly, made in zip(*found, strict=True):
         torch.testing.assert_close(made, plainly, rtol=2e-4, atol=2e-5)
-    kernels = {f"backend_{name}": f"triton: {sizes}" for name, sizes in said.items()}
-    assert facts(served) == {"backend": "triton", **kernels}
+    told = facts(served)
+    assert told.pop("backend") == ("triton" if degree == 1 else "torch+triton")
+    assert told == {
+        f"backend_{name}": f"{'torch' if '(' in sizes else 'triton'}: {sizes}"
+        for name, sizes in said.items()
+    }
 
 
 def test_the_self_check_passes_here_and_finds_a_wrong_kernel(

@@ -1,9 +1,7 @@
-"""Products with the features of degree 2, which are made inside and never stored.
+"""Reads at features of degree 2, which are made inside and never stored.
 
-`components.feature_map.Polynomial` (monomials) is the torch form: it writes d (d + 3) / 2 + 1
-numbers a token, these read d. A memory W is read as phi(x) W^T, and gradients u phi(x)^T are summed
-into one; each is the other's derivative. Scores phi(q) . phi(k) need no features: they are
-sum_i a_i (q . k)^i.
+`components.feature_map.read_monomials` is the torch form: it writes d (d + 3) / 2 + 1 numbers a
+token, this reads d. Scores phi(q) . phi(k) need no features: they are sum_i a_i (q . k)^i.
 """
 
 from __future__ import annotations
@@ -15,8 +13,11 @@ import triton
 from jaxtyping import Float
 from torch import Tensor
 
+from ablate.components.feature_map import read_monomials
 from ablate.components.kernels import polynomial_kernels
-from ablate.components.kernels.products import Products, products
+from ablate.components.kernels.exactness import with_gradients, worst
+from ablate.components.kernels.products import Products, products, side
+from ablate.components.recurrence.lanes import Slopes, by_rows
 
 WARPS = 8
 BLOCK = 32
@@ -27,7 +28,7 @@ TOKENS = 64
 def read_polynomial(
     x: Float[Tensor, "p n d"],
     matrix: Float[Tensor, "p o f"],
-    roots: Float[Tensor, 3],
+    roots: Float[Tensor, "p r"],
     *,
     kind: Products | None = None,
 ) -> Float[Tensor, "p n o"]:
@@ -36,38 +37,52 @@ def read_polynomial(
     Args:
         x: keys or queries.
         matrix: W; its f columns say whether the constant feature is among them.
-        roots: sqrt(a_i) of degrees 0, 1 and 2; the first is not used without the constant.
+        roots: sqrt(a_i) of each row, of degrees 1 and 2; with the constant that of 0 before them.
         kind: what products are taken in; by default what torch's own are.
 
     Raises:
-        ValueError: f is not the number of monomials of d variables up to degree 2.
+        ValueError: f is not the number of monomials of d variables up to degree 2, or there are
+            not as many roots as degrees.
     """
-    _shift(x.shape[-1], matrix.shape[-1])
+    shift = _shift(x.shape[-1], matrix.shape[-1])
+    if roots.shape[-1] != 2 + shift:
+        raise ValueError(
+            f"read_polynomial: {roots.shape[-1]} roots, but the {matrix.shape[-1]} columns of the "
+            f"matrix are of {2 + shift} degrees"
+        )
     y: Tensor = _Read.apply(x, matrix, roots, kind or products(x.device))  # type: ignore[no-untyped-call]
     return y
-
-
-def write_polynomial(
-    u: Float[Tensor, "p n o"],
-    x: Float[Tensor, "p n d"],
-    roots: Float[Tensor, 3],
-    *,
-    constant: bool = True,
-    kind: Products | None = None,
-) -> Float[Tensor, "p o f"]:
-    """sum_n u_n phi(x_n)^T.
-
-    Args:
-        constant: with the feature of degree 0, as `read_polynomial` finds by W's width.
-    """
-    width = x.shape[-1] * (x.shape[-1] + 3) // 2 + constant
-    made: Tensor = _Write.apply(u, x, roots, width, kind or products(x.device))  # type: ignore[no-untyped-call]
-    return made
 
 
 def shared(kind: Products) -> int:
     """Bytes of shared memory that a program takes at most, by what compilers made of it."""
     return (TOKENS * (ROWS + BLOCK) + 2 * ROWS * BLOCK) * kind.bytes
+
+
+def refusal(rows: int, cols: int) -> str | None:
+    """Why the kernels cannot serve matrices of this size: they take them in blocks, so never."""
+    return None
+
+
+def self_check(
+    device: torch.device, sizes: tuple[int, ...] = (2, 65, 35, 34)
+) -> tuple[float, float]:
+    """Compare the output and all gradients with torch's form in float64 on a small case.
+
+    Args:
+        device: where.
+        sizes: of the batch, tokens, width of x, and rows; by default two blocks of everything.
+
+    Returns:
+        The largest relative error of them, and what is allowed.
+    """
+    stream = torch.Generator().manual_seed(0)
+    p, n, d, o = sizes
+    shapes = ((p, n, d), (p, o, d * (d + 3) // 2 + 1), (p, 3))
+    given = [torch.randn(shape, generator=stream).to(device) / 4 for shape in shapes]
+    found = with_gradients(read_polynomial, given)
+    true = with_gradients(read_monomials, [x.double() for x in given])
+    return worst(found, true), products(device).allowed
 
 
 def _shift(width: int, cols: int) -> int:
@@ -82,77 +97,69 @@ def _shift(width: int, cols: int) -> int:
 
 
 def _run(
-    kernel: Any, grid: tuple[int, ...], *given: Any, sizes: tuple[int, ...], kind: Products
+    kernel: Any, grid: tuple[int, ...], *given: Tensor, sizes: tuple[int, ...], kind: Products
 ) -> None:
     n, rows, width, cols = sizes
     kernel[grid](
-        *given, n, rows, width, cols, _shift(width, cols), TOKENS, ROWS, BLOCK,
+        *given, n, rows, width, cols, _shift(width, cols), _tokens(n), ROWS, BLOCK,
         *kind.how, num_warps=WARPS, num_stages=1,
     )  # fmt: skip
 
 
-def _read(x: Tensor, matrix: Tensor, roots: Tensor, kind: Products) -> Tensor:
-    p, n, width = x.shape
-    rows, cols = matrix.shape[1:]
-    y = torch.empty((p, n, rows), dtype=torch.float32, device=x.device)
-    grid = (p, triton.cdiv(n, TOKENS), triton.cdiv(rows, ROWS))
-    given = (x.contiguous(), matrix.contiguous(), roots.contiguous(), y)
-    _run(polynomial_kernels.read_kernel, grid, *given, sizes=(n, rows, width, cols), kind=kind)
-    return y
+def _tokens(count: int) -> int:
+    return min(TOKENS, side(count))
 
 
-def _write(u: Tensor, x: Tensor, roots: Tensor, cols: int, kind: Products) -> Tensor:
-    p, n, width = x.shape
-    rows = u.shape[-1]
-    made = torch.empty((p, rows, cols), dtype=torch.float32, device=x.device)
-    grid = (p, width + 1, triton.cdiv(rows, ROWS))
-    given = (u.contiguous(), x.contiguous(), roots.contiguous(), made)
-    _run(polynomial_kernels.write_kernel, grid, *given, sizes=(n, rows, width, cols), kind=kind)
-    return made
+def _made(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _slopes(
-    u: Tensor, x: Tensor, matrix: Tensor, roots: Tensor, kind: Products
-) -> tuple[Tensor, Tensor]:
-    """Gradients of sum_n u_n . W phi(x_n) for x and the roots."""
-    p, n, width = x.shape
-    rows, cols = matrix.shape[1:]
-    d_x = torch.empty((p, n, width), dtype=torch.float32, device=x.device)
-    grid = (p, triton.cdiv(n, TOKENS), triton.cdiv(width, BLOCK))
-    parts = torch.empty((*grid, 2), dtype=torch.float32, device=x.device)
-    given = (u.contiguous(), x.contiguous(), matrix.contiguous(), roots.contiguous(), d_x, parts)
-    _run(polynomial_kernels.slope_kernel, grid, *given, sizes=(n, rows, width, cols), kind=kind)
-    constant = (u.float().sum(1) * matrix[..., 0].float()).sum()
-    if not _shift(width, cols):
-        constant = torch.zeros_like(constant)
-    return d_x.to(x.dtype), torch.cat([constant.view(1), parts.sum((0, 1, 2))]).to(roots.dtype)
-
-
+@by_rows((0,) * 4, 0)
 class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, roots: Tensor, kind: Products) -> Tensor:
-        ctx.save_for_backward(x, matrix, roots)
-        ctx.kind = kind
-        return _read(x, matrix, roots, kind).to(x.dtype)
+    def forward(x: Tensor, matrix: Tensor, roots: Tensor, kind: Products) -> Tensor:
+        p, n, width = x.shape
+        rows, cols = matrix.shape[1:]
+        y = _made(x, p, n, rows)
+        grid = (p, triton.cdiv(n, _tokens(n)), triton.cdiv(rows, ROWS))
+        given = (x.contiguous(), matrix.contiguous(), roots.float().contiguous(), y)
+        _run(polynomial_kernels.read_kernel, grid, *given, sizes=(n, rows, width, cols), kind=kind)
+        return y.to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:-1])
+        ctx.kind = inputs[-1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, matrix, roots = ctx.saved_tensors
-        d_x, d_roots = _slopes(grads[0], x, matrix, roots, ctx.kind)
-        d_matrix = _write(grads[0], x, roots, matrix.shape[-1], ctx.kind)
-        return d_x, d_matrix.to(matrix.dtype), d_roots, None
+        slopes = _ReadBack.apply(*ctx.saved_tensors, *grads, ctx.kind)  # type: ignore[no-untyped-call]
+        return (*slopes, None)
 
 
-class _Write(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, x: Tensor, roots: Tensor, cols: int, kind: Products) -> Tensor:
-        ctx.save_for_backward(u, x, roots)
-        ctx.kind = kind
-        return _write(u, x, roots, cols, kind).to(u.dtype)
+@by_rows((0,) * 5, (0,) * 3)
+class _ReadBack(Slopes):
+    """The gradient of `_Read`."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        u, x, roots = ctx.saved_tensors
-        d_x, d_roots = _slopes(u, x, grads[0], roots, ctx.kind)
-        d_u = _read(x, grads[0], roots, ctx.kind)
-        return d_u.to(u.dtype), d_x, d_roots, None, None
+    def forward(
+        x: Tensor, matrix: Tensor, roots: Tensor, u: Tensor, kind: Products
+    ) -> tuple[Tensor, ...]:
+        p, n, width = x.shape
+        rows, cols = matrix.shape[1:]
+        sizes = (n, rows, width, cols)
+        x, u, matrix = x.contiguous(), u.contiguous(), matrix.contiguous()
+        weighed = roots.float().contiguous()
+        d_matrix = _made(x, p, rows, cols)
+        grid: tuple[int, ...] = (p, width + 1, triton.cdiv(rows, ROWS))
+        sums = (u, x, weighed, d_matrix)
+        _run(polynomial_kernels.write_kernel, grid, *sums, sizes=sizes, kind=kind)
+        grid = (p, triton.cdiv(n, _tokens(n)), triton.cdiv(width, BLOCK))
+        d_x, parts = _made(x, p, n, width), _made(x, *grid, 2)
+        given = (u, x, matrix, weighed, d_x, parts)
+        _run(polynomial_kernels.slope_kernel, grid, *given, sizes=sizes, kind=kind)
+        d_roots = parts.sum((1, 2))
+        if _shift(width, cols):
+            constant = (u.float().sum(1) * matrix[..., 0].float()).sum(-1, keepdim=True)
+            d_roots = torch.cat([constant, d_roots], dim=-1)
+        return d_x.to(x.dtype), d_matrix.to(matrix.dtype), d_roots.to(roots.dtype)

@@ -2,8 +2,9 @@
 
 The features of `components.feature_map.Polynomial` in its own order: the constant, every x_b, every
 x_a x_b with a <= b by a, then b. Those that begin with x_a are x_a times a piece of x, one behind
-the other, so a program makes them tile by tile; a = -1 stands for x itself. `roots` weigh degrees
-0, 1 and 2. WIDTH is that of x, COLS the number of features, SHIFT 1 with the constant, else 0.
+the other, so a program makes them tile by tile; a = -1 stands for x itself. Each row of the batch
+has its own `roots`, which weigh degrees 1 and 2, after that of 0 if SHIFT is 1, which says that the
+constant is among the features. WIDTH is that of x, COLS the number of features.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def _first_of(a, WIDTH: tl.constexpr, SHIFT: tl.constexpr):
 @triton.jit
 @no_type_check
 def _weights(roots, a, b):
-    """What x_a x_b carries, zero where it is x_b x_a that is kept."""
-    root = tl.where(a < 0, tl.load(roots + 1), tl.load(roots + 2))
+    """What x_a x_b carries, zero where it is x_b x_a that is kept; `roots` of degrees 1 and 2."""
+    root = tl.where(a < 0, tl.load(roots), tl.load(roots + 1))
     return tl.where(b < a, 0.0, root * tl.where((b + a >= b) & (b != a), ROOT_TWO, 1.0))
 
 
@@ -58,12 +59,13 @@ def read_kernel(
     o = tl.program_id(2) * ROWS
     x += (p * tokens + n) * WIDTH
     m += (p * rows + o) * COLS
+    roots += p * (2 + SHIFT) + SHIFT
     row = tl.arange(0, ROWS)
     inside = row < rows - o
     made = tl.zeros((TOKENS, ROWS), tl.float32)
     if SHIFT:
         constant = tl.load(m + row * COLS, mask=inside, other=0.0).to(tl.float32)
-        made += (tl.load(roots) * constant)[None, :]
+        made += (tl.load(roots - 1) * constant)[None, :]
     for a in range(-1, WIDTH):
         place = m + _first_of(a, WIDTH, SHIFT)
         for first in range(tl.maximum(a, 0) // BLOCK * BLOCK, WIDTH, BLOCK):
@@ -90,6 +92,7 @@ def write_kernel(
     u += p * tokens * rows
     x += p * tokens * WIDTH
     m += (p * rows + o) * COLS
+    roots += p * (2 + SHIFT) + SHIFT
     row = tl.arange(0, ROWS)
     inside = row < rows - o
     place = m + _first_of(a, WIDTH, SHIFT)
@@ -106,7 +109,7 @@ def write_kernel(
         total = tl.zeros((ROWS,), tl.float32)
         for n in range(0, tokens, TOKENS):
             total += tl.sum(load_tile(u + n * rows, o, tokens - n, rows, TOKENS, ROWS), 0)
-        tl.store(m + row * COLS, tl.load(roots) * total, mask=inside)
+        tl.store(m + row * COLS, tl.load(roots - 1) * total, mask=inside)
 
 
 @triton.jit
@@ -127,6 +130,7 @@ def slope_kernel(
     u += (p * tokens + n) * rows
     x += (p * tokens + n) * WIDTH
     m += p * rows * COLS
+    roots += p * (2 + SHIFT) + SHIFT
     count = tokens - n
     b = first + tl.arange(0, BLOCK)
     own = load_tile(x, first, count, WIDTH, TOKENS, BLOCK)
@@ -151,7 +155,7 @@ def slope_kernel(
         along = tl.sum(slope * own)
         linear += tl.where(a < 0, along, 0.0)
         square += tl.where(a < 0, 0.0, along / 2)
-        made += slope * tl.where(a < 0, tl.load(roots + 1), tl.load(roots + 2))
+        made += slope * tl.where(a < 0, tl.load(roots), tl.load(roots + 1))
     part = (p * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(2) + tl.program_id(2)
     tl.store(d_roots + 2 * part, linear)
     tl.store(d_roots + 2 * part + 1, square)

@@ -31,6 +31,7 @@ from ablate.components.recurrence.segments import again_in_backward, kept_every,
 from ablate.components.recurrence.sources import with_halo
 from ablate.components.recurrence.state import MemoryState, Piece, cut
 from ablate.components.recurrence.stretches import Coefficients, Stretches, advance
+from ablate.components.recurrence.unlifted import Form, form_of
 from ablate.components.recurrence.writes import Carried
 
 
@@ -97,7 +98,8 @@ def _advanced(
     base: Weights,
     carried: Carried,
 ) -> tuple[Tensor, Weights, Carried, Tensor | None]:
-    x, step = _prepare(rule, piece, *given, step)
+    form = form_of(rule.lift, rule.backend, carried.weights[0])
+    x, step = _prepare(rule, piece, *given, step, form)
     y, base, carried = advance(rule, x, base, carried)
     return _joined(y, given[0].shape[0], piece), base, carried, step
 
@@ -174,12 +176,15 @@ def _prepare(
     values: Tensor,
     gates: Gates,
     step: Tensor | None,
+    form: Form | None,
 ) -> tuple[Stretches, Tensor | None]:
     """All that does not depend on the memory, for every stretch at once; and the steps pending."""
     raw_keys, raw_queries = _sources(rule, keys, piece), _pieces(q, piece)
     if rule.read_before:  # see ReadBefore
         raw_queries = raw_queries.roll(-1, dims=2)
-    phi_keys, phi_queries = rule.features(raw_keys), rule.features(raw_queries)
+    phi_keys = rule.features(raw_keys)
+    lifted = rule.features if form is None or rule.lift is None else rule.lift.projected
+    phi_queries = lifted(raw_queries)
     keep, lr = _pieces(gates.keep, piece), _pieces(gates.lr, piece)
     weights = _fold(rule, piece, keep, lr, gates, step)
     kernel = pending = None
@@ -199,6 +204,7 @@ def _prepare(
         weights,
         starts=piece.position == 0,
         ends=piece.position + piece.length == rule.chunk,
+        form=form,
     ), pending
 
 

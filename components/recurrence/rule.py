@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ablate.components.memory import Memory
 from ablate.components.newton_schulz import NewtonSchulz
+from ablate.components.recurrence.unlifted import Lift
 from ablate.components.recurrence.writes import Carried
 
 
@@ -30,6 +31,7 @@ class Rule:
     of a plain matrix with squared errors ("l2") or none ("dot"), whose chunks are scanned.
     span: chunks between the states that are kept for the backward pass, which makes the others
     again; None by their size (see `segments`).
+    lift: phi, where it need not be applied to queries (see `unlifted`).
     backend: see `ablate.components.kernels.backend`.
     """
 
@@ -56,6 +58,7 @@ class Rule:
     linear_inside: bool = False
     plain: str | None = None
     span: int | None = None
+    lift: Lift | None = None
     backend: str = "torch"
 
     @property

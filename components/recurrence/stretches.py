@@ -33,12 +33,14 @@ from ablate.components.recurrence.mapped import (
 from ablate.components.recurrence.online import online_errors, online_probes
 from ablate.components.recurrence.orthogonal_scan import Orthogonal, scan_orthogonal
 from ablate.components.recurrence.rule import Rule
+from ablate.components.recurrence.unlifted import Form, UnliftedWrite
 from ablate.components.recurrence.writes import (
     Carried,
     LinearWrite,
     OrthogonalWrite,
     ReadBefore,
     Write,
+    by_matrix,
 )
 
 Coefficients = Folded | LinearWeights | OrthogonalWeights
@@ -49,13 +51,14 @@ class Stretches:
     """Stretches of a call, g before all shapes. Sources are the halo, then the tokens themselves.
 
     kernel: phi(q) . phi(k), where retention differs by channel. weights: what the gates fold into.
-    starts, ends: whether they start and end with their chunks.
+    starts, ends: whether they start and end with their chunks. form: reads queries that are not
+    lifted; None if they are.
     """
 
     raw_keys: Tensor  # p i d
     raw_queries: Tensor  # p n d
     keys: Tensor  # p i f
-    queries: Tensor  # p n f
+    queries: Tensor  # p n f, or p n d if not lifted
     values: Tensor  # p i e
     keep: Tensor  # p n, or p n d by channel
     lr: Tensor  # p n
@@ -63,6 +66,7 @@ class Stretches:
     weights: Coefficients
     starts: bool
     ends: bool
+    form: Form | None = None
 
     def each(self) -> list[Stretches]:
         """One after the other, without g."""
@@ -210,8 +214,14 @@ def _all_carried(parts: list[Carried]) -> Carried:
 
 def _read(rule: Rule, x: Stretches, write: Write, start: Weights) -> Tensor:
     """What the memory of each token says of its query; `start`: what the stretch found."""
+    apply = by_matrix
+    if x.form is not None:
+        assert isinstance(write, LinearWrite)
+        assert rule.lift is not None
+        write = UnliftedWrite.of(write, x.form, rule.lift, x.queries, x.raw_keys)
+        apply = write.apply
     if rule.read_before:
-        write = ReadBefore(write, start)
+        write = ReadBefore(write, start, apply)
     fronts = range(rule.memory.fronts)
     front = tuple(write.read(j, x.queries, at_features=True) for j in fronts)
     y = rule.memory.read(front, x.raw_queries, lambda j, z: write.read(j, z, at_features=False))

@@ -6,6 +6,7 @@ matrices: a read is an attention over the sources. Orthogonalised, each write is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -60,21 +61,29 @@ class Write(Protocol):
         """Weights and momenta after the last token."""
 
 
+def by_matrix(z: Tensor, weight: Tensor) -> Tensor:
+    """W z of every token."""
+    return torch.bmm(z, weight.mT)
+
+
 @dataclass(frozen=True)
 class ReadBefore:
     """Another write, read one token earlier.
 
     Row n holds the query of token n+1, so what the other gives it is the memory before that token's
     write. The last row holds the first query, which reads the memory that the stretch starts from.
+    apply: a first map to what queries are read as.
     """
 
     write: Write
     start: Weights
+    apply: Callable[[Tensor, Tensor], Tensor] = by_matrix
 
     def read(self, j: int, z: Tensor, *, at_features: bool) -> Tensor:
         """Fast weight j before every token's write."""
         y = self.write.read(j, z, at_features=at_features)
-        return torch.cat([y[:, :-1], torch.bmm(z[:, -1:], self.start[j].mT)], dim=1)
+        apply = self.apply if at_features else by_matrix
+        return torch.cat([y[:, :-1], apply(z[:, -1:], self.start[j])], dim=1)
 
     def end(self) -> Carried:
         """As the other's."""
