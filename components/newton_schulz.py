@@ -123,7 +123,8 @@ def _in_turns(schedule: Schedule, last: Tensor, other: Tensor) -> tuple[Tensor, 
 
 def _dots(s: Tensor, t: Tensor) -> Tensor:
     """Frobenius products, n 1 1."""
-    return torch.linalg.vecdot(s.flatten(1), t.flatten(1))[:, None, None]
+    dots: Tensor = torch.linalg.vecdot(s.flatten(1), t.flatten(1))
+    return dots[:, None, None]
 
 
 def _flat(s: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class _Scan(torch.autograd.Function):
         starts[0] = first
         us, read = values.neg(), []
         rates, later = _rates(end_carry, next_carry), [*starts[1:], end]
-        for g, given in enumerate(_turns(us, zs, right, *parts[4:], how)):
+        for g, given in enumerate(_turns(how, us, zs, right, *parts[4:])):
             (w, s), (u, z, *_) = starts[g].unbind(1), given
             if how.errors:
                 torch.baddbmm(u, z, w.mT, out=u)
@@ -118,7 +118,7 @@ class _ScanBack(Slopes):
         ds = torch.cat([d_starts, d_end.unsqueeze(0)])
         ds[:-1, :, 0] += torch.matmul((carry * d_y).mT, right)
         rates, errors, each = _rates(end_carry, next_carry), torch.empty_like(us), []
-        turns = list(_turns(us, zs, right, *parts[4:], how))
+        turns = list(_turns(how, us, zs, right, *parts[4:]))
         for g in reversed(range(len(turns))):
             (dw, dm), (_, z, *_) = ds[g + 1].unbind(1), turns[g]
             given = (starts[g, :, 1], *turns[g])
@@ -148,9 +148,8 @@ def _rates(end_carry: Tensor, next_carry: Tensor) -> Tensor:
 
 
 def _turns(
-    us: Tensor, zs: Tensor, right: Tensor,
+    how: Orthogonal, us: Tensor, zs: Tensor, right: Tensor,
     momentum_carry: Tensor, momentum_read: Tensor, write: Tensor, end_write: Tensor,
-    how: Orthogonal,
 ) -> Iterator[tuple[Tensor, ...]]:  # fmt: skip
     """What `OrthogonalSums` takes after the momentum, stretch by stretch."""
     parts = (

@@ -183,7 +183,7 @@ def _orthogonal(rule: Rule, x: Stretches, carried: Carried) -> Orthogonal | None
     if w.write is None or rule.read_before or not (x.starts or rule.plain == "dot"):
         return None
     (state,) = carried.momenta
-    form = kernel("newton_schulz", rule.backend, state) if ns.steps else None
+    form: Any = kernel("newton_schulz", rule.backend, state) if ns.steps else None
     size = ns.size(*state.shape[-2:])
     return Orthogonal(form or orthogonal_sums, ns.schedule, ns.eps, size, rule.plain == "l2")
 
@@ -192,9 +192,9 @@ def _scanned_orthogonal(
     x: Stretches, how: Orthogonal, base: Weights, carried: Carried
 ) -> tuple[Tensor, Weights, Carried]:
     assert isinstance(x.weights, OrthogonalWeights)
-    state = (*carried.weights, *carried.momenta)
+    (weight,), (momentum,) = carried.weights, carried.momenta
     y, start, weight, momentum = scan_orthogonal(
-        *state, x.keys, x.values, x.queries, x.weights, how
+        weight, momentum, x.keys, x.values, x.queries, x.weights, how
     )
     return y.flatten(0, 1), (start,) if x.starts else base, Carried((weight,), (momentum,))
 
