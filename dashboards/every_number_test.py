@@ -88,7 +88,9 @@ def fill(ledger: Ledger) -> None:
             row = {"kind": "row", "step": step, "tokens": tokens, "seconds": step}
             ledger.record(trial, attempt, {**row, "metrics": {"val/loss": value}})
         summary = {"seconds": draw.uniform(5, 9), "tokens_per_second": draw.uniform(900, 1100),
-                   "peak_memory_bytes": draw.uniform(1e8, 2e8)}  # fmt: skip
+                   "peak_memory_bytes": draw.uniform(1e8, 2e8),
+                   **{f"val/accuracy@{n}": draw.uniform(0.2, 0.4) for n in (64, 128)},
+                   "val/accuracy_stderr@64": 0.01}  # fmt: skip
         error = None if state == "done" else f"it {state}"
         ledger.record(trial, attempt, {"kind": "end", "state": state, "error": error,
                                        "traceback": None, "summary": summary})  # fmt: skip
@@ -245,6 +247,21 @@ def test_the_ablation_table_and_the_page_print_the_same_numbers(
         assert page[label][3:] == [p, p_holm, *costs]
 
 
+def test_other_measures_are_means_of_what_trials_scored(study: tuple[Raw, dict[str, str]]) -> None:
+    raw, texts = study
+    rows = table(texts["md"].partition("\naccuracy:\n")[2], "Cell")
+    assert list(rows) == [label for label in CELLS if raw.values(label)]
+    page = html_rows(texts["html"], "accuracy:")
+    for label, (n, *printed) in rows.items():
+        assert int(n) == len(raw.values(label))
+        for name, text in zip(("val/accuracy@64", "val/accuracy@128"), printed, strict=True):
+            scored = np.array([raw.records[label, s].summary[name] for s in raw.values(label)])
+            half = t_interval(scored)[1] - scored.mean()
+            assert text == f"{scored.mean():.3f} {PLUS} {half:.3f}"
+        assert page[label] == [n, *printed]
+    assert "stderr" not in texts["md"]
+
+
 def test_the_sentences_say_what_the_rows_give(study: tuple[Raw, dict[str, str]]) -> None:
     raw, texts = study
     holm, text = adjusted(raw), texts["md"].replace("\\", "")
@@ -303,7 +320,7 @@ def test_failure_rates_are_counts_with_exact_intervals(study: tuple[Raw, dict[st
 
 def test_learning_is_timed_from_the_rows(study: tuple[Raw, dict[str, str]]) -> None:
     raw, texts = study
-    rows = table(texts["md"], "Cell")
+    rows = table(texts["md"].partition("## How soon it learns")[2], "Cell")
     half = TOKENS[-1] / 2
     for label in (c for c in CELLS if raw.values(c)):
         areas = np.array([area(raw, label, s) for s in raw.values(label)])

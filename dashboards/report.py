@@ -131,7 +131,7 @@ def _contents(
     }
     titles = {**fixed, **{name: section.title for name, section in sections.items()}}
     order = (
-        *("claims", "search", "effects", "tuned", "paper", "attribution", "curves"),
+        *("claims", "search", "effects", "tuned", "paper", "measures", "attribution", "curves"),
         *("learnability", "scaling", "cost", "levels", "failure_rates", "failures", "provenance"),
     )
     return [(name, titles[name]) for name in order if titles.get(name)]

@@ -11,13 +11,14 @@ from ablate.dashboards.sections.attribution import attribution_section
 from ablate.dashboards.sections.claims import claims_section
 from ablate.dashboards.sections.failure_rates import failure_rates_section
 from ablate.dashboards.sections.learnability import learnability_section
+from ablate.dashboards.sections.measures import measures_section
 from ablate.dashboards.sections.paper import paper_section
 from ablate.dashboards.sections.scaling import scaling_section
 from ablate.dashboards.sections.search import search_section
 from ablate.dashboards.sections.tuned import tuned_section
 
 SECTIONS = (
-    *("claims", "search", "tuned", "paper", "attribution", "learnability", "scaling"),
+    *("claims", "search", "tuned", "paper", "measures", "attribution", "learnability", "scaling"),
     "failure_rates",
 )
 """The names of all sections that a study may have, in the order of the page."""
@@ -33,6 +34,7 @@ def report_sections(
         search_section(results),
         tuned_section(results),
         None if paper is None else paper_section(results, comparisons, paper),
+        measures_section(results),
         attribution_section(results, decimals),
         learnability_section(results, decimals),
         scaling_section(results, decimals),

@@ -42,8 +42,10 @@ def table(section: Section, index: int = 0) -> dict[str, tuple[str, ...]]:
     return {row[0]: row[1:] for row in section.tables[index].rows}
 
 
-def test_a_plain_study_says_only_how_soon_it_learns() -> None:
-    assert list(sections(example_study())) == ["learnability"]
+def test_a_plain_study_says_what_else_was_scored_and_how_soon_it_learns() -> None:
+    found = sections(example_study())
+    assert list(found) == ["measures", "learnability"]
+    assert found["measures"].tables[0].heading == ("Cell", "n", "loss")
 
 
 def test_nothing_applies_to_a_study_that_has_not_run() -> None:

@@ -68,7 +68,7 @@ def test_the_page_says_everything_and_fetches_nothing(tmp_path: Path) -> None:
     assert path.stat().st_size <= 5_000_000
     page = Page(path.read_text(encoding="utf-8"))
     anchors = [str(link).removeprefix("#") for link in page.links]
-    assert anchors[:3] == ["effects", "curves", "learnability"]
+    assert anchors[:4] == ["effects", "measures", "curves", "learnability"]
     assert set(anchors) <= set(page.ids)
     assert page.tags.count("script") == 4
     assert results.question in page.text

@@ -18,11 +18,11 @@ from ablate.analysis.formatting import (
     interval,
     level,
     measure_words,
-    number,
     probability,
     several,
     signed,
     size,
+    with_half_width,
 )
 from ablate.analysis.frame import StudyResults
 from ablate.dashboards.text_table import TextTable
@@ -82,11 +82,7 @@ def change(row: Row) -> str:
 
 def mean_text(row: Row, decimals: int) -> str:
     """Write the mean with half the width of its 95 % interval."""
-    summary = row.summary
-    mean = number(summary.mean, decimals)
-    if summary.high is None or summary.mean is None:
-        return mean
-    return f"{mean} \N{PLUS-MINUS SIGN} {number(summary.high - summary.mean, decimals)}"
+    return with_half_width(row.summary, decimals)
 
 
 def seeds_text(row: Row) -> str:

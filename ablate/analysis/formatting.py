@@ -43,6 +43,14 @@ def interval(low: float | None, high: float | None, decimals: int) -> str:
     return f"[{number(low, decimals)}, {number(high, decimals)}]"
 
 
+def with_half_width(summary: Summary, decimals: int) -> str:
+    """Write a mean with half the width of its 95 % interval, where it has one."""
+    mean = number(summary.mean, decimals)
+    if summary.high is None or summary.mean is None:
+        return mean
+    return f"{mean} \N{PLUS-MINUS SIGN} {number(summary.high - summary.mean, decimals)}"
+
+
 def probability(p: float | None) -> str:
     """Write a p-value with up to three digits, never as zero."""
     if p is None:

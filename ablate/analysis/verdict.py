@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ablate.analysis.chance import chance_limit
 from ablate.analysis.comparisons import Comparisons, Row, Verdict
 from ablate.analysis.effects import LEVEL, seeds_needed, smallest_p
 from ablate.analysis.formatting import (
@@ -180,6 +181,8 @@ def _limits(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
     open_trials = sum(counts.get(state, 0) for state in ("missing", "running", "stale"))
     if open_trials:
         yield f"The study is not complete: {done} of {several(planned, 'trial')} are done."
+    if guessed := chance_limit(results, comparisons):
+        yield guessed
     if results.search:
         yield (
             "A search chooses where to look by what it has seen, so differences between its "
