@@ -27,8 +27,8 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	@touch $@
 
 # The studies of docs/results: about three hours on 2 cores. `make result-mqar` makes one of them.
-RESULTS := atlas_figure6 capacity mqar mad_recall mad_copying atlas_models atlas_table6 \
-	context_window newton_schulz_steps miras_bias miras_retention memory_written learnability_axes
+RESULTS := atlas_figure6 capacity mqar mad_recall mad_copying recall niah atlas_models \
+	atlas_table6 context_window newton_schulz_steps miras_bias miras_retention memory_written learnability_axes
 PAPER_atlas_table6 := --paper atlas/table6
 
 results: $(addprefix result-,$(RESULTS))
