@@ -1,7 +1,7 @@
 """The command line: what can be typed. What each command does stands in `ablate.commands`.
 
-Exit codes: 0 done, 1 trials or the tracker failed, 2 bad input, 3 stopped at a limit,
-130 interrupted or cancelled.
+Exit codes: 0 done, 1 trials failed or something outside did (tracker, hub, disk), 2 bad input, 3
+stopped at a limit, 130 interrupted or cancelled.
 """
 
 from __future__ import annotations

@@ -307,6 +307,15 @@ def test_a_real_study_runs_and_one_trial_trains(home: Path, tmp_path: Path) -> N
     assert "peak_memory_bytes" in trained.stdout
 
 
+def test_data_that_a_trial_misses_is_a_mistake_of_the_input(home: Path) -> None:
+    model = ["backbone.dim=16", "backbone.layers=1", "backbone.heads=1"]
+    missed = call("train", "deltanet", "task=recall", *model, "task_args.data=real")
+    assert missed.exit_code == 2
+    assert missed.stderr.startswith("error: recall, set swde: hazyresearch/based-swde-v2 (val")
+    assert missed.stderr.count("\n") == 1
+    assert "Traceback" not in missed.stdout
+
+
 def test_the_doctor_proves_the_tracker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(call("doctor", "--json").stdout)
     checks = {check["name"]: check for check in found["checks"]}

@@ -26,18 +26,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ablate.errors import Failure, UserError
+from ablate.experiments.hub_client import ask_revision, stream_rows, why_not
 from ablate.experiments.row_files import Row, find_files, listing, read_rows
 from ablate.home import home
 
 AUTO, CACHE, HUB, SAMPLE = "auto", "cache", "hub", "sample"
-INSTALL = "pip install 'ablate[data]'"
-"""What brings `datasets` and `tokenizers`."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,6 @@ class Rows:
         return found.hexdigest()[:12]
 
 
-def is_offline() -> bool:
-    """Whether the environment forbids the hub, in Hugging Face's own words."""
-    said = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
-    return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in said)
-
-
 def datasets_folder() -> Path:
     """Where data sets are looked for first: ``$ABLATE_DATASETS``, else in Ablate's home."""
     return _shared("ABLATE_DATASETS", "datasets")
@@ -138,7 +132,11 @@ def _shared(variable: str, name: str) -> Path:
 
 
 def open_rows(
-    dataset: Dataset, *, where: str = AUTO, sample: Path | Iterable[Row] | None = None
+    dataset: Dataset,
+    *,
+    where: str = AUTO,
+    sample: Path | Iterable[Row] | None = None,
+    instead: str | None = None,
 ) -> Rows:
     """Find the rows of a data set; see the module's text for the order.
 
@@ -147,9 +145,10 @@ def open_rows(
         where: ``auto``, ``cache``, ``hub``, ``sample``, or the path of a folder or file.
         sample: rows that come with Ablate, or their file, in the data set's columns. Taken only
             where nothing else is had, or where they are asked for.
+        instead: what is to be done where it is not had, as a sentence; by default `how_to_get`.
 
     Raises:
-        UserError: it is nowhere, in one line that says where it was looked for.
+        UserError: it is nowhere, in one line that says where it was looked for and what to do.
         Failure: the hub did not answer.
     """
     if not where.strip():
@@ -157,7 +156,8 @@ def open_rows(
             f"{dataset.label}: no place is given ({where!r}). "
             f"Give a path, or one of {AUTO}, {CACHE}, {HUB}, {SAMPLE}."
         )
-    hint = "; 'sample' takes the packaged rows" if sample is not None else ""
+    if instead is None:
+        instead = how_to_get(dataset, "task_args.data=sample" if sample is not None else "")
     if where == SAMPLE:
         if sample is None:
             raise UserError(f"{dataset.label} has no packaged sample.")
@@ -172,14 +172,28 @@ def open_rows(
             f"not in {datasets_folder() / _folder_name(dataset)} nor Hugging Face's caches"
         )
     if where != CACHE:
-        if not (reason := _no_hub()):
-            return _of_hub(dataset, hint)
+        if not (reason := why_not()):
+            return _of_hub(dataset, instead)
         looked.append(f"the hub is not used: {reason}")
     if where == AUTO and sample is not None:
         return _of_sample(dataset, sample)
     raise UserError(
-        f"{dataset.label} ({dataset.split}) is not available: {'; '.join(looked)}. "
-        f"Give the path of a folder with its parquet or JSON-lines files{hint}."
+        f"{dataset.label} ({dataset.split}) is not available: {'; '.join(looked)}. {instead}"
+    )
+
+
+def how_to_get(dataset: Dataset, sample: str = "") -> str:
+    """What to do where a data set is not had, as a sentence.
+
+    Args:
+        dataset: which.
+        sample: the settings that take rows of ours in its place; empty if there are none.
+    """
+    place = shlex.quote(str(datasets_folder() / _folder_name(dataset)))
+    ours = f"; or {sample} for the few packaged rows that only show how it works" if sample else ""
+    return (
+        f"Where there is a network: hf download {dataset.name} --repo-type dataset --local-dir "
+        f"{place}; or give the path of a folder with its parquet or JSON-lines files{ours}."
     )
 
 
@@ -194,7 +208,10 @@ def part_of(where: str, name: str) -> str:
         return where
     found = sorted(path for path in folder.iterdir() if path.name.partition(".")[0] == name)
     if not found:
-        raise UserError(f"{where} has no {name} (a folder {name}, or {name}.jsonl or .parquet)")
+        raise UserError(
+            f"{where} has no {name} (a folder {name}, or {name}.jsonl or .parquet). "
+            f"Other places: {AUTO}, {CACHE}, {HUB}, {SAMPLE}."
+        )
     return str(found[0])
 
 
@@ -272,57 +289,17 @@ def _of_sample(dataset: Dataset, sample: Path | Iterable[Row]) -> Rows:
     return Rows(dataset, "packaged sample", True, key, lambda: iter(kept))
 
 
-def _of_hub(dataset: Dataset, hint: str = "") -> Rows:
-    from huggingface_hub import HfApi
-
-    try:
-        revision = HfApi().dataset_info(dataset.name, revision=dataset.revision).sha
-    except Exception as error:  # of the network, of its client, or of the hub's answer
-        raise _unreached(dataset, error, hint=hint) from error
+def _of_hub(dataset: Dataset, instead: str) -> Rows:
+    said = {"label": dataset.label, "instead": instead}
+    revision = ask_revision("dataset", dataset.name, dataset.revision, **said)
     source = f"hub {dataset.label}@{revision}"
     key = hashlib.sha256(repr((dataset, revision)).encode()).hexdigest()[:16]
-    return Rows(dataset, source, False, key, lambda: _stream(dataset, revision))
 
+    def start() -> Iterator[Row]:
+        wanted = (dataset.name, dataset.config, dataset.split, revision, dataset.columns)
+        return stream_rows(*wanted, **said)
 
-def _stream(dataset: Dataset, revision: str | None) -> Iterator[Row]:
-    from datasets import load_dataset
-
-    read = 0
-    try:
-        rows = load_dataset(
-            dataset.name,
-            dataset.config,
-            split=dataset.split,
-            revision=revision,
-            streaming=True,
-        )
-        if dataset.columns:
-            rows = rows.select_columns(list(dataset.columns))
-        for row in rows:
-            read += 1
-            yield dict(row)
-    except Exception as error:  # as above
-        raise _unreached(dataset, error, f" after {read} rows") from error
-
-
-def _unreached(dataset: Dataset, error: Exception, when: str = "", hint: str = "") -> Failure:
-    first = str(error).strip().partition("\n")[0] or type(error).__name__
-    return Failure(
-        f"{dataset.label}: the hub failed{when}: {first} "
-        f"(HF_HUB_OFFLINE=1 keeps off it; a path to a local copy needs none{hint})"
-    )
-
-
-def _no_hub() -> str:
-    """Why the hub cannot be asked; empty if it can."""
-    if is_offline():
-        return "HF_HUB_OFFLINE or HF_DATASETS_OFFLINE is set"
-    try:
-        import datasets  # noqa: F401 - only whether it is there
-        import huggingface_hub  # noqa: F401 - as above
-    except ImportError:
-        return f"that needs the package datasets ({INSTALL})"
-    return ""
+    return Rows(dataset, source, False, key, start)
 
 
 def _files(dataset: Dataset, folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -43,21 +44,23 @@ class FakeHub:
         self.asked: list[Any] = []
         self.breaks_after: int | None = None
         self.up = True
-        hub, data = ModuleType("huggingface_hub"), ModuleType("datasets")
-        vars(hub)["HfApi"] = lambda: SimpleNamespace(dataset_info=self.info)
+        data = ModuleType("datasets")
         vars(data)["load_dataset"] = self.load
-        monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+        api = SimpleNamespace(dataset_info=self.info)
+        monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api)
         monkeypatch.setitem(sys.modules, "datasets", data)
         for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
             monkeypatch.delenv(name)
 
-    def info(self, name: str, revision: str | None) -> SimpleNamespace:
+    def info(self, name: str, revision: str | None, timeout: float) -> SimpleNamespace:
         if not self.up:
             raise OSError("no route to host\nand a page more")
         return SimpleNamespace(sha=revision or "abc123")
 
     def load(self, *args: Any, **options: Any) -> FakeHub:
         self.asked.append((args, options))
+        if args[1] == "unknown":
+            raise ValueError("BuilderConfig 'unknown' not found. Available: ['small']")
         return self
 
     def select_columns(self, columns: list[str]) -> Iterator[dict[str, Any]]:
@@ -173,10 +176,32 @@ def test_rows_that_break_off_are_not_kept(hub: FakeHub, caches: Path) -> None:
 
 def test_a_hub_that_does_not_answer_is_said_in_a_line(hub: FakeHub) -> None:
     hub.up = False
-    with pytest.raises(Failure, match=r"the hub failed: no route to host \(HF_HUB_OFFLINE"):
+    with pytest.raises(
+        Failure, match=r"cannot be reached: no route to host \(HF_HUB_OFFLINE"
+    ) as no:
         open_rows(SET)
-    with pytest.raises(Failure, match=r"no route to host .*'sample' takes the packaged rows\)"):
+    assert "sample" not in str(no.value)
+    with pytest.raises(Failure, match=r"no route to host .*task_args.data=sample for the few pack"):
         open_rows(SET, sample=SAMPLE)
+
+
+def test_a_part_that_the_hub_does_not_have_is_the_users_mistake(hub: FakeHub) -> None:
+    rows = open_rows(Dataset("owner/name", "unknown"))
+    with pytest.raises(UserError, match="name:unknown: the hub has no such part.*'small'"):
+        list(rows)
+
+
+def test_what_is_nowhere_is_said_with_all_ways_to_it(caches: Path) -> None:
+    place = caches / "home/datasets/owner--name"
+    with pytest.raises(UserError) as caught:
+        open_rows(SET, where="cache", sample=SAMPLE)
+    said = str(caught.value)
+    assert said.startswith(f"owner/name:small (validation) is not available: not in {place} nor ")
+    assert f"hf download owner/name --repo-type dataset --local-dir {place};" in said
+    assert said.endswith("or task_args.data=sample for the few packaged rows that only show how "
+                         "it works.")  # fmt: skip
+    with pytest.raises(UserError, match=r"not available.*\. Ask a friend\.$"):
+        open_rows(SET, where="cache", sample=SAMPLE, instead="Ask a friend.")
 
 
 @pytest.mark.parametrize("where", ["", " "])
@@ -212,7 +237,7 @@ def test_a_sample_is_the_last_resort_and_says_what_it_is(tmp_path: Path) -> None
     assert real.digest() != rows.digest()
     with pytest.raises(UserError, match="has no packaged sample"):
         open_rows(SET, where="sample")
-    with pytest.raises(UserError, match="not available.*'sample' takes the packaged rows"):
+    with pytest.raises(UserError, match="not available.*task_args.data=sample"):
         open_rows(SET, where="cache", sample=SAMPLE)
 
 

@@ -53,6 +53,7 @@ def train_command(
             _tell(message, out)
 
     run_safely(trial or partial(run_trial, keep=trained.append), spec, report)
+    _refuse(messages["end"])
     _sum_up(messages["end"], out)
     if messages["end"]["state"] != "done":
         return FAILED
@@ -95,6 +96,13 @@ def _save(
         metrics=last["metrics"],
         force=force,
     )
+
+
+def _refuse(end: Message) -> None:
+    """Say what the trial said of the user's input as everything else of the kind is said."""
+    kind, _, text = (end.get("error") or "").partition(": ")
+    if kind == UserError.__name__:
+        raise UserError(text)
 
 
 def _sum_up(end: Message, out: Console) -> None:

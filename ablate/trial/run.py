@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from ablate.components.language_model import LanguageModel
+from ablate.errors import Failure, UserError
 from ablate.experiments.catalogue import make_task
 from ablate.experiments.task import Draws, LearnerTask, MemoryTask, Row, SequenceTask, Task
 from ablate.trial.backend import TORCH, build_for
@@ -335,6 +336,8 @@ class Trial:
                 state, error, self.last = "diverged", str(problem), problem.last
             case Stopped():
                 state, error = problem.state, str(problem)
+            case UserError() | Failure():  # says all; where it was raised helps nobody
+                state, error = "failed", f"{type(problem).__name__}: {problem}"
             case _:
                 state = "oom" if is_out_of_memory(problem) else "failed"
                 error = f"{type(problem).__name__}: {problem}"

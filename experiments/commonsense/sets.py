@@ -17,7 +17,15 @@ import yaml
 from jinja2 import TemplateError
 
 from ablate.errors import Failure, UserError, unknown
-from ablate.experiments.hub import SAMPLE, Dataset, Rows, keep_rows, open_rows, part_of
+from ablate.experiments.hub import (
+    SAMPLE,
+    Dataset,
+    Rows,
+    how_to_get,
+    keep_rows,
+    open_rows,
+    part_of,
+)
 
 FOLDER = Path(__file__).parent / "sample"
 """Rows that we have made up, in the columns of the sets that they stand in for."""
@@ -113,14 +121,11 @@ def open_set(name: str, where: str) -> Rows:
     known = SETS[name]
     if where == SAMPLE:
         return open_rows(known.data, where=SAMPLE, sample=FOLDER / f"{name}.jsonl")
+    instead = how_to_get(known.data, "--tasks commonsense_sample, or task_args.data=sample,")
     try:
-        return keep_rows(open_rows(known.data, where=part_of(where, name)))
+        return keep_rows(open_rows(known.data, where=part_of(where, name), instead=instead))
     except (UserError, Failure) as error:
-        text = str(error).rstrip(".")
-        raise type(error)(
-            f"{name}: {text}. Rows made up for such places: --tasks commonsense_sample, or "
-            "task_args.data=sample."
-        ) from error
+        raise type(error)(f"{name}: {error}") from error
 
 
 @cache

@@ -246,7 +246,7 @@ def test_a_set_of_the_hub_is_fetched_once(tmp_path: Path, monkeypatch: pytest.Mo
     rows, piqa = drawn(0, 4, 2), SETS["piqa"].data
     with monkeypatch.context() as patch:
         there = Rows(piqa, "hub baber/piqa@abc", False, "key", lambda: iter(rows))
-        patch.setattr(sets, "open_rows", lambda dataset, where: there)
+        patch.setattr(sets, "open_rows", lambda dataset, **_: there)
         assert list(open_set("piqa", "auto")) == rows
     again = open_set("piqa", "auto")
     assert again.source == "cache baber/piqa@abc"

@@ -245,11 +245,11 @@ def test_a_published_corpus_that_is_nowhere_is_said_so(
 
 
 def test_a_hub_that_fails_leaves_the_sample_to_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def down(*_: object, **__: object) -> None:
-        raise Failure("the hub failed: no network")
+    def down(*_: object, instead: str, **__: object) -> None:
+        raise Failure(f"the hub failed: no network. {instead}")
 
     monkeypatch.setattr(sources, "open_rows", down)
-    with pytest.raises(Failure, match=r"'fineweb': the hub failed.*task_args.corpus=sample"):
+    with pytest.raises(Failure, match=r"'fineweb': the hub.* `ablate data prepare .*corpus=sample"):
         open_source("fineweb")
 
 

@@ -23,6 +23,11 @@ PUBLISHED = {
     "c4": Dataset("allenai/c4", "en", files="en/c4-train.*.json.gz"),
 }
 """Corpora of the papers, with the configuration that is read where none is named."""
+_INSTEAD = (
+    "Where there is a network `ablate data prepare STUDY` packs it, for all machines that share "
+    "ABLATE_CORPORA; or give the path of a copy; or task_args.corpus=sample for the few packaged "
+    "documents that only show how it works."
+)
 SAMPLE_FILE = Path(__file__).with_name("sample.jsonl")
 TABLE_ENDS: tuple[str, ...] = (
     *(".parquet", ".jsonl", ".ndjson", ".arrow"),
@@ -127,12 +132,9 @@ def open_source(corpus: str) -> Source:
     elif known is not None:
         dataset = Dataset(known.name, known.config, columns=(COLUMN,), files=known.files)
         try:
-            rows = open_rows(dataset, where=AUTO)
+            rows = open_rows(dataset, where=AUTO, instead=_INSTEAD)
         except (UserError, Failure) as error:
-            raise type(error)(
-                f"task_args.corpus={corpus!r}: {error} Or give task_args.corpus=sample, a few "
-                "packaged documents that only show how it works."
-            ) from error
+            raise type(error)(f"task_args.corpus={corpus!r}: {error}") from error
     else:
         dataset = Dataset(corpus, columns=(COLUMN,))
         rows = open_rows(dataset, where=corpus)

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.errors import Failure, UserError, unknown
-from ablate.experiments.hub import INSTALL, is_offline
+from ablate.errors import UserError, unknown
+from ablate.experiments.hub_client import INSTALL, download
 
 BYTES, BPE, HUB = "bytes", "bpe", "hf"
 END = "<|end|>"
@@ -239,19 +239,11 @@ def open_tokenizer(file: Path, spec: str) -> TableTokenizer:
 def _from_hub(spec: str, name: str) -> Path:
     """The file of a published tokenizer, from Hugging Face's cache or the hub."""
     _library()
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(name, FILE, local_files_only=is_offline()))
-    except (LocalEntryNotFoundError, ValueError) as error:
-        raise UserError(
-            f"task_args.tokenizer={spec!r}: no file or folder {name}, it is not in Hugging Face's "
-            "cache, and the hub cannot be reached."
-        ) from error
-    except Exception as error:  # of the network, of its client, or of the hub's answer
-        first = str(error).strip().partition("\n")[0]
-        raise Failure(f"task_args.tokenizer={spec!r}: the hub failed: {first}") from error
+    instead = (
+        f"Where there is a network: hf download {name} {FILE} --local-dir FOLDER, and here "
+        f"task_args.tokenizer={HUB}:FOLDER; {BYTES} and {BPE}:SIZE need none."
+    )
+    return download(name, FILE, label=f"task_args.tokenizer={spec!r}", instead=instead)
 
 
 def _up_to(texts: Iterable[str], size: int) -> Iterator[str]:

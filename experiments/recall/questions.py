@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ablate.errors import UserError
-from ablate.experiments.hub import AUTO, Dataset, keep_rows, open_rows, part_of
+from ablate.errors import Failure, UserError
+from ablate.experiments.hub import AUTO, Dataset, how_to_get, keep_rows, open_rows, part_of
 from ablate.experiments.recall.scoring import NEW_TOKENS
 from ablate.experiments.recall.sets import RecallSet, Row
 from ablate.experiments.recall.window import cut
@@ -112,7 +112,11 @@ def published(one: RecallSet, data: str, limit: int) -> Source:
     sample = None if data == NEVER_SAMPLE else SAMPLES / f"{one.name}.jsonl"
     dataset = Dataset(one.hub, split="validation")
     where = AUTO if data == NEVER_SAMPLE else part_of(data, one.name)
-    found = keep_rows(open_rows(dataset, where=where, sample=sample))
+    instead = how_to_get(dataset, "task_args.data=sample")
+    try:
+        found = keep_rows(open_rows(dataset, where=where, sample=sample, instead=instead))
+    except (UserError, Failure) as error:
+        raise type(error)(f"recall, set {one.name}: {error}") from error
     rows = []
     for number, row in enumerate(found, 1):
         found.refuse_ours(row)

@@ -272,8 +272,12 @@ def test_real_sets_that_are_not_here_are_missed_when_they_are_needed(
     assert not task.is_prepared
     before = task.data_identity()
     assert before != RecallTask(sets=("swde",), corpus="stdlib").data_identity()
-    with pytest.raises(UserError, match="hazyresearch/based-swde-v2 .* is not available"):
-        task.prepare()
+    with pytest.raises(
+        UserError,
+        match=r"^recall, set swde: hazyresearch/based-swde-v2 .* is not "
+        r"available: .* hf download hazyresearch/based-swde-v2 .*=sample",
+    ):
+        task.prepare()  # fmt: skip
     with pytest.raises(UserError, match="is not available"):
         task.score(constant("x", TextTokenizer()))
     # Put where the cache is, they are found.
