@@ -81,7 +81,7 @@ def test_what_the_hub_does_not_have_is_the_users_mistake(slow_hub: None, name: s
 
 
 def test_a_model_without_a_tokenizer_is_the_users_mistake(slow_hub: None) -> None:
-    with pytest.raises(UserError, match=r"hf:good/one': not on the hub.*tokenizer\.json"):
+    with pytest.raises(UserError, match=r"good/one is here\): not on the hub.*tokenizer\.json"):
         load_published("hf:good/one")
 
 
@@ -96,7 +96,8 @@ def test_a_dead_network_is_said_at_once_with_the_ways_around_it(
             load_published("hf:good/one")
     assert time.monotonic() - begun < 5  # the client's own five tries take 23 seconds
     said = str(caught.value)
-    assert said.startswith("task_args.tokenizer='hf:good/one': the hub cannot be reached: ")
+    wanted = "task_args.tokenizer='hf:good/one' (no file or folder good/one is here)"
+    assert said.startswith(f"{wanted}: the hub cannot be reached: ")
     assert "hf download good/one tokenizer.json --local-dir FOLDER, and here" in said
     assert said.endswith("bytes and bpe:SIZE need none.")
 

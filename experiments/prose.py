@@ -18,6 +18,7 @@ from pydoc_data.topics import topics
 import numpy as np
 
 from ablate.errors import UserError
+from ablate.experiments.text_files import check_text
 
 PYDOC = "pydoc"
 HELD_OUT = 5
@@ -67,7 +68,8 @@ def load_prose(source: str) -> Prose:
     """Read prose: ``"pydoc"``, the path of a text file, or of a folder of ``*.txt`` files.
 
     Raises:
-        UserError: the path does not exist, or holds too few sentences to hold a document out.
+        UserError: the path does not exist, is no text, or holds too few sentences to hold a
+            document out.
     """
     if source == PYDOC:
         texts = [topics[name] for name in sorted(topics)]
@@ -79,7 +81,8 @@ def load_prose(source: str) -> Prose:
                 f" Give '{PYDOC}', or the path of a text file or of a folder of .txt files."
             )
         files = sorted(path.glob("**/*.txt")) if path.is_dir() else [path]
-        texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+        said = [check_text(file.read_bytes(), f"task_args.prose: {file}") for file in files]
+        texts = [text.decode() for text in said]
     documents = _documents(texts)
     if len(documents) < HELD_OUT:
         raise UserError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.errors import UserError
+from ablate.experiments.text_files import check_text
 
 Row = dict[str, Any]
 """One row: column name to plain value."""
@@ -69,7 +70,7 @@ def read_rows(files: Sequence[Path], columns: Sequence[str] = ()) -> Iterator[Ro
         columns: what every row must have and is cut down to; empty is all there is.
 
     Raises:
-        UserError: a file cannot be read, or lacks a column.
+        UserError: a file cannot be read, is no text, or lacks a column.
     """
     for path in files:
         try:
@@ -126,7 +127,8 @@ def _read(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         yield from _read_json(path)
     else:
         with _open(path) as file:
-            yield {"text": file.read().decode("utf-8", "replace"), "path": path.name}
+            content = check_text(file.read(), str(path))
+        yield {"text": content.decode(), "path": path.name}
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> Iterator[Row]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablate.errors import UserError
+from ablate.experiments.text_files import check_text
 
 _LINE = re.compile(r"(\d+) ([^\t]+?) *(?:\t([^\t]+)\t([\d ]*))?")
 
@@ -87,13 +88,15 @@ def load(folder: str, qa: str, split: str) -> list[Sample]:
     """Read the real bAbI file of a task: ``<qa>_*_<split>.txt`` anywhere in a folder.
 
     Raises:
-        UserError: no such file, more than one, or a line that is not in the format.
+        UserError: no such file, more than one, no text, or a line that is not in the format.
     """
     found = sorted(Path(folder).expanduser().glob(f"**/{qa}_*_{split}.txt"))
     if len(found) != 1:
         names = ", ".join(str(path) for path in found) or "none"
         raise UserError(
             f"task_args.babi={folder!r}: needs exactly one file {qa}_*_{split}.txt (found: "
-            f"{names}). Give one folder of bAbI 1.2, such as en-10k."
+            f"{names}). Give one folder of bAbI 1.2, such as en-10k; without task_args.babi "
+            "stories of the same form are made up."
         )
-    return parse(found[0].read_text(encoding="utf-8"), qa, where=str(found[0]))
+    text = check_text(found[0].read_bytes(), f"task_args.babi: {found[0]}").decode()
+    return parse(text, qa, where=str(found[0]))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.errors import UserError
+from ablate.experiments.text_files import check_text
 
 STDLIB = "stdlib"
 """Name of the running Python's standard library as a corpus."""
@@ -63,7 +64,7 @@ def load_corpus(source: str) -> Corpus:
     hash. A single file cannot be split so: its first nine tenths train, the rest validates.
 
     Raises:
-        UserError: the path does not exist, or holds no text.
+        UserError: the path does not exist, or holds no text, or something that is none.
     """
     path = Path(source).expanduser()
     if source != STDLIB and path.is_file():
@@ -118,17 +119,23 @@ def _read_folder(folder: Path, *, suffix: str) -> dict[str, bytes]:
         for name in files:
             if name.endswith(suffix) and _is_kept(name, stdlib=bool(suffix)):
                 file = Path(place, name)
-                documents[file.relative_to(folder).as_posix()] = _read(file)
+                documents[file.relative_to(folder).as_posix()] = _read(file, checked=not suffix)
     return documents
 
 
-def _read(file: Path) -> bytes:
+def _read(file: Path, *, checked: bool = True) -> bytes:
+    """A file's bytes, if they are text; Python source may declare another encoding, unchecked.
+
+    Raises:
+        UserError: it cannot be read, or is no text.
+    """
     if file.exists() and not file.is_file():  # a pipe would be waited for without end
         raise UserError(f"task_args.corpus: {file} is no file that can be read.")
     try:
-        return file.read_bytes()
+        content = file.read_bytes()
     except OSError as error:
         raise UserError(f"task_args.corpus: {file} cannot be read: {error.strerror}.") from error
+    return check_text(content, f"task_args.corpus: {file}") if checked else content
 
 
 def _is_kept(name: str, *, stdlib: bool) -> bool:

@@ -58,10 +58,10 @@ def test_few_files_still_give_one_to_hold_out(tmp_path: Path) -> None:
 
 
 def test_a_single_file_is_cut_at_nine_tenths(tmp_path: Path) -> None:
-    (tmp_path / "book").write_bytes(bytes(range(100)))
+    (tmp_path / "book").write_bytes(bytes(range(1, 101)))
     corpus = load_corpus(str(tmp_path / "book"))
-    assert corpus.train.tolist() == list(range(90))
-    assert corpus.validation.tolist() == list(range(90, 100))
+    assert corpus.train.tolist() == list(range(1, 91))
+    assert corpus.validation.tolist() == list(range(91, 101))
 
 
 def test_missing_and_empty_corpora_are_refused(tmp_path: Path) -> None:

@@ -243,7 +243,8 @@ def _from_hub(spec: str, name: str) -> Path:
         f"Where there is a network: hf download {name} {FILE} --local-dir FOLDER, and here "
         f"task_args.tokenizer={HUB}:FOLDER; {BYTES} and {BPE}:SIZE need none."
     )
-    return download(name, FILE, label=f"task_args.tokenizer={spec!r}", instead=instead)
+    label = f"task_args.tokenizer={spec!r} (no file or folder {name} is here)"
+    return download(name, FILE, label=label, instead=instead)
 
 
 def _up_to(texts: Iterable[str], size: int) -> Iterator[str]:
