@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,6 +54,21 @@ def report_command(studies: Sequence[str], options: ReportOptions) -> int:
             content += _shown(_write_figures(results[0], options.figures), options)
     _write(content, study_home(study_name(studies[0])) / file, options)
     return _checked(results[0]) if options.check else OK
+
+
+def keep_page(study: str, last: Sequence[str], now: Sequence[str]) -> Path | None:
+    """Copy a study's page out of the way of a run that has other overrides than the last one.
+
+    Returns:
+        Where it is kept, one file for all runs with the same overrides; None if it need not be.
+    """
+    page = study_home(study) / "report.html"
+    if list(last) == list(now) or not page.is_file():
+        return None
+    mark = hashlib.sha256(shlex.join(last).encode()).hexdigest()[:8] if last else "as_declared"
+    kept = page.with_name(f"report_{mark}.html")
+    shutil.copyfile(page, kept)
+    return kept
 
 
 def write_files(results: StudyResults) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from ablate.analysis.frame import StudyResults
 from ablate.commands.plan import show_plan, totals
 from ablate.commands.prepare import prepare_tasks, tasks_of
 from ablate.commands.progress import RunProgress
-from ablate.commands.report import results_of, write_files
+from ablate.commands.report import keep_page, results_of, write_files
 from ablate.commands.search import RunningSearch
 from ablate.commands.status import counts_line
 from ablate.commands.terminal import (
@@ -167,6 +168,7 @@ def run_study(
         ledger.save_plan(plan.to_json())
         ledger.add_trials(plan.trials())
         if command:
+            _keep_page(plan.study, ledger.get(COMMAND), command, out)
             ledger.set(COMMAND, dict(command))
         missing = missing_trials(plan.trials(), ledger, options.stale, options.only)
         todo = len(missing)
@@ -192,6 +194,19 @@ def run_study(
             background.close()
         plan = running.plan if running else plan
         return _finish(plan, ledger, view, problems, stopped=stopped, out=out)
+
+
+def _keep_page(
+    study: str, last: Mapping[str, Any] | None, now: Mapping[str, Any], out: Console
+) -> None:
+    """Keep the page of a run with other overrides, whose trials this run will not show."""
+    if last is None:
+        return
+    if kept := keep_page(study, last["overrides"], now["overrides"]):
+        same = shlex.join([program(), "run", last["study"], *last["overrides"]])
+        out.print(f"note: report.html will show this run; the page of `{same}` is kept as {kept}, "
+                  "and that command makes it again from what is done",
+                  style="yellow", markup=False, soft_wrap=True)  # fmt: skip
 
 
 def _execute(

@@ -104,6 +104,34 @@ def test_a_broken_trial_shows_its_log_and_goes_on_from_its_checkpoint(
     assert not (ledger_path("small").parent / "checkpoints").exists()
 
 
+def test_a_run_with_overrides_keeps_the_page_of_the_run_before(
+    study: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ("run", study, "--no-packing", "--executor", "inline")
+    assert "note: report.html" not in call(*run).stdout
+    page = home / "small" / "report.html"
+    whole, table = page.read_bytes(), call("report", study, "--format", "csv").stdout
+    stop_at(monkeypatch, KeyboardInterrupt(), trial=1, step=3)
+    other = call(*run, "seeds=3")
+    assert other.exit_code == 130
+    kept = home / "small" / "report_as_declared.html"
+    assert f"the page of `ablate run {study}` is kept as {kept}" in other.stdout
+    assert kept.read_bytes() == whole
+    assert page.read_bytes() != whole
+    interrupted = page.read_bytes()
+    kept.unlink()
+    again = call(*run, "--max-trials", "0", "seeds=3")
+    assert "note: report.html" not in again.stdout
+    assert not kept.exists()
+    back = call(*run)
+    assert "[1/" not in back.stdout
+    assert "seeds=3` is kept as " in back.stdout
+    (of_three,) = (home / "small").glob("report_*.html")
+    assert of_three.read_bytes() == interrupted
+    assert page.read_bytes() != interrupted
+    assert call("report", study, "--format", "csv").stdout == table
+
+
 def test_what_cannot_be_retried_cancelled_or_shown_is_refused(study: str) -> None:
     call("run", study, "--no-packing", "--executor", "inline", "--max-trials", "1")
     refused = {
