@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import torch
-
-from ablate.experiments.answers import Predictor, device_of
+from ablate.experiments.answers import Predictor
+from ablate.experiments.greedy import say_greedily
 
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
@@ -29,7 +28,6 @@ def contains(outputs: Sequence[str], wanted: Sequence[Sequence[str]]) -> float:
     return 100 * sum(shares) / len(shares)
 
 
-@torch.no_grad()
 def complete(model: Predictor, prompts: Sequence[str], characters: int) -> list[str]:
     """What the model says next, byte by byte, each time its most likely one.
 
@@ -40,12 +38,5 @@ def complete(model: Predictor, prompts: Sequence[str], characters: int) -> list[
     """
     if len({len(prompt) for prompt in prompts}) > 1:
         raise ValueError("prompts of one call must have the same length")
-    device = device_of(model)
-    tokens = torch.tensor([list(prompt.encode("latin-1")) for prompt in prompts], device=device)
-    said: list[bytes] = [b""] * len(prompts)
-    state = None
-    for _ in range(characters):
-        logits, state = model(tokens, state)
-        tokens = logits[:, -1:].argmax(dim=-1)
-        said = [old + bytes([new]) for old, new in zip(said, tokens[:, 0].tolist(), strict=True)]
-    return [text.decode("latin-1") for text in said]
+    tokens = [prompt.encode("latin-1") for prompt in prompts]
+    return [bytes(said).decode("latin-1") for said in say_greedily(model, tokens, limit=characters)]

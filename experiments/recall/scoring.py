@@ -1,13 +1,12 @@
-"""How answers are counted, and greedy completion of prompts of any lengths to get them."""
+"""How answers are counted, and completion of prompts of any lengths to get them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
-
-from ablate.experiments.answers import Predictor, device_of
+from ablate.experiments.answers import Predictor
+from ablate.experiments.greedy import Prompt, say_greedily
 from ablate.experiments.recall.words import Tokenizer
 
 NEW_TOKENS = 48
@@ -16,8 +15,6 @@ STOPS = "\n\0"
 """End of a line, and of a document as tokenizers here decode it."""
 SPREAD = 32
 """Prompts read together differ by no more tokens."""
-
-Prompt = Sequence[int]
 
 
 def contains(said: str, golds: Sequence[str]) -> bool:
@@ -38,7 +35,6 @@ def first_line(said: str) -> str:
     return re.split(f"[{STOPS}]", said, maxsplit=1)[0]
 
 
-@torch.no_grad()
 def complete(
     model: Predictor,
     prompts: Sequence[Prompt],
@@ -49,9 +45,7 @@ def complete(
 ) -> list[str]:
     """What the model says after each prompt, its likeliest token each time, to the line's end.
 
-    Nothing is padded, as a state would remember padding: prompts of like length are read together
-    up to the end of the shortest, then token by token, in which the shorter ones are answered while
-    the longer ones are still read.
+    Prompts of like length are read together, by `say_greedily`.
 
     Args:
         model: ``(tokens, state)`` to ``(logits, state)``.
@@ -63,7 +57,7 @@ def complete(
     stops = _stops(tokenizer)
     said = [""] * len(prompts)
     for rows in _groups(prompts, batch):
-        tokens = _complete([prompts[row] for row in rows], model, limit, stops)
+        tokens = say_greedily(model, [prompts[row] for row in rows], limit=limit, stops=stops)
         for row, some in zip(rows, tokens, strict=True):
             said[row] = first_line(tokenizer.decode(some))
     return said
@@ -90,27 +84,3 @@ def _groups(prompts: Sequence[Prompt], batch: int) -> Iterator[list[int]]:
         group.append(row)
     if group:
         yield group
-
-
-def _complete(
-    prompts: Sequence[Prompt], model: Predictor, limit: int, stops: Callable[[int], bool]
-) -> list[list[int]]:
-    """Tokens said after each prompt, up to `limit` or one that stops."""
-    place = min(map(len, prompts))
-    said: list[list[int]] = [[] for _ in prompts]
-    ended = [False] * len(prompts)
-    state, read = None, [list(prompt[:place]) for prompt in prompts]
-    while True:
-        logits, state = model(torch.tensor(read, device=device_of(model)), state)
-        best = logits[:, -1].argmax(dim=-1).tolist()
-        for row, prompt in enumerate(prompts):
-            if place >= len(prompt) and not ended[row]:
-                said[row].append(best[row])
-                ended[row] = len(said[row]) == limit or stops(best[row])
-        if all(ended):
-            return said
-        read = [
-            [prompt[place] if place < len(prompt) else token]
-            for prompt, token in zip(prompts, best, strict=True)
-        ]
-        place += 1
