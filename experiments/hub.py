@@ -290,14 +290,16 @@ def _of_sample(dataset: Dataset, sample: Path | Iterable[Row]) -> Rows:
 
 
 def _of_hub(dataset: Dataset, instead: str) -> Rows:
-    said = {"label": dataset.label, "instead": instead}
-    revision = ask_revision("dataset", dataset.name, dataset.revision, **said)
-    source = f"hub {dataset.label}@{revision}"
+    label = dataset.label
+    revision = ask_revision("dataset", dataset.name, dataset.revision, label=label, instead=instead)
+    source = f"hub {label}@{revision}"
     key = hashlib.sha256(repr((dataset, revision)).encode()).hexdigest()[:16]
 
     def start() -> Iterator[Row]:
-        wanted = (dataset.name, dataset.config, dataset.split, revision, dataset.columns)
-        return stream_rows(*wanted, **said)
+        name, config, split = dataset.name, dataset.config, dataset.split
+        return stream_rows(
+            name, config, split, revision, dataset.columns, label=label, instead=instead
+        )
 
     return Rows(dataset, source, False, key, start)
 
