@@ -111,6 +111,9 @@ def _in_cache(*whole: Tensor, wide: int, squares: int) -> Iterator[tuple[list[Te
     room = like.new_empty(sum(sizes)).split(sizes)
     wides = [x.view(size, o, i) for x in room[:wide]]
     smalls = [x.view(size, o, o) for x in room[wide:]]
+    if size == count:
+        yield list(whole), wides, smalls
+        return
     for parts in zip(*(x.split(size) for x in whole), strict=True):
         n = parts[0].shape[0]
         yield list(parts), [x[:n] for x in wides], [x[:n] for x in smalls]
