@@ -201,7 +201,13 @@ def _show(found: Mapping[str, Any], out: Console) -> None:
     head = f"{found['study']}: {found['label']}, seed {found['seed']} (trial {found['trial']})"
     out.print(head, style="bold", markup=False)
     for name, (before, now) in found["facts"].items():
-        out.print(f"note: {name} was {before}, is {now}", style="yellow", markup=False)
+        said = f"{name} was {before}, is {now}"
+        if name == "lanes":
+            said = (
+                f"the trial was one of {before} in a pack and is alone now: its last digits may "
+                "differ, --tolerance says by how much they may"
+            )
+        out.print(f"note: {said}", style="yellow", markup=False, soft_wrap=True)
     if found["error"]:
         out.print(f"note: {found['error']}", style="yellow", markup=False, soft_wrap=True)
     out.print(_table(found))

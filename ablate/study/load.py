@@ -178,15 +178,29 @@ def override_with(content: dict[str, Any], override: str) -> dict[str, Any]:
         holder = holder.setdefault(part, {})
         if not isinstance(holder, dict):
             raise UserError(f"{where}: {'.'.join(path[:depth])} is {holder!r}, it has no keys.")
+    name = path[-1]
+    there = _take_out(holder, name) if path[0] == "model_args" else name in holder
     if not remove:
-        holder[path[-1]] = parse(text, where=where)
-    elif path[-1] in holder:
-        del holder[path[-1]]
+        holder[name] = parse(text, where=where)
+    elif there:
+        holder.pop(name, None)
     else:
         raise unknown(
             f"key of {'.'.join(path[:-1]) or 'this study'}", path[-1], holder, where=where
         )
     return changed
+
+
+def _take_out(holder: dict[str, Any], name: str) -> bool:
+    """Take out a name and what is below it, nested or spelt with dots; whether it was there."""
+    found = False
+    for key in list(holder):
+        if key == name or key.startswith(f"{name}."):
+            del holder[key]
+            found = True
+        elif name.startswith(f"{key}.") and isinstance(holder[key], dict):
+            found |= _take_out(holder[key], name.removeprefix(f"{key}."))
+    return found
 
 
 def _split(key: str) -> list[str]:

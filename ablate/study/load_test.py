@@ -48,6 +48,28 @@ def test_a_shipped_study_can_be_included(tmp_path: Path) -> None:
     assert (study.model, study.task, len(study.seeds)) == ("atlas", "language", 9)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "  backbone: {dim: 64, layers: 2}\n",
+        "  backbone.dim: 64\n  backbone.layers: 2\n",
+        "  backbone: {dim: 64}\n  backbone.layers: 2\n",
+    ],
+)
+def test_an_override_meets_both_spellings_of_a_name(given: str, tmp_path: Path) -> None:
+    file = write(tmp_path, s=f"task: language\nmodel_args:\n{given}")
+
+    def args(*overrides: str) -> dict[str, object]:
+        return load_study(file, overrides)[0].model_args
+
+    assert args("model_args.backbone.dim=32") == {"backbone.dim": 32, "backbone.layers": 2}
+    assert args("~model_args.backbone.dim") == {"backbone.layers": 2}
+    assert args("model_args.backbone={heads: 1}") == {"backbone.heads": 1}
+    assert args("model_args.memory.expansion=1")["memory.expansion"] == 1
+    with pytest.raises(UserError, match="'backbone.heads' is no key of model_args"):
+        args("~model_args.backbone.heads")
+
+
 def test_overrides_read_as_the_file_does(tmp_path: Path) -> None:
     file = write(tmp_path, s="task: language\ndesign: {factors: {memory: [mlp, matrix]}}\n")
     study, _ = load_study(
@@ -156,7 +178,7 @@ FILE_ERRORS = {
     "missing include": ("defaults: [nope]\n", "s.yaml includes nope: no such file below "),
     "set twice": (
         "task: x\nmodel_args: {a.b: 1, a: {b: 2}}\n",
-        "s.yaml: model_args: sets a.b twice.",
+        "s.yaml: model_args: sets a.b twice, nested and with a dot",
     ),
 }
 

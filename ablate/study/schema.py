@@ -95,7 +95,7 @@ def _flat(given: Any) -> Any:
         for inner, leaf in nested.items():
             name = f"{key}.{inner}" if inner else str(key)
             if name in flat:
-                raise ValueError(f"sets {name} twice")
+                raise ValueError(f"sets {name} twice, nested and with a dot: keep one spelling")
             flat[name] = leaf
     return flat
 
