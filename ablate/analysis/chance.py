@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ablate.analysis.comparisons import Comparisons, Row
-from ablate.analysis.formatting import listed, measure_words
+from ablate.analysis.formatting import measure_words, some_of
 from ablate.analysis.frame import StudyResults
 
 _ACCURACIES = ("accuracy", "acc", "acc_norm")
 _GUESSES = ("chance", "majority")
 """Any possible answer, and always the most frequent one."""
-_MOST = 6
 
 
 def guessing(results: StudyResults, cell: str) -> float | None:
@@ -47,10 +46,9 @@ def chance_limit(results: StudyResults, comparisons: Comparisons) -> str | None:
             f"In {measure_words(results.primary)} no cell is shown to be above guessing ({level}): "
             "differences between cells that have learned nothing say nothing of them."
         )
-    named = [row.cell.label for row in low[:_MOST]]
-    named += [f"{len(low) - _MOST} more"] if len(low) > _MOST else []
+    named = some_of([row.cell.label for row in low])
     verb = "is" if len(low) == 1 else "are"
-    return f"{listed(named)} {verb} not shown to be above guessing ({level})."
+    return f"{named} {verb} not shown to be above guessing ({level})."
 
 
 def _reaches(row: Row, guess: float | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -138,6 +138,12 @@ def listed(items: Iterable[str]) -> str:
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def some_of(labels: Sequence[str]) -> str:
+    """List at most six of `labels`, and say how many more there are."""
+    rest = len(labels) - 6
+    return listed([*labels[:6], f"{rest} more"] if rest > 0 else labels)
 
 
 def _half_width(estimate: object) -> float:

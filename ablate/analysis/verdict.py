@@ -18,6 +18,7 @@ from ablate.analysis.formatting import (
     probability,
     several,
     signed,
+    some_of,
 )
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.searched import searched
@@ -149,7 +150,7 @@ def _significant(results: StudyResults, rows: Sequence[Row], compared: int) -> s
     ):
         if chosen:
             verb = "is" if len(chosen) == 1 else "are"
-            parts.append(f"{_some(chosen)} {verb} significantly {word}")
+            parts.append(f"{some_of(chosen)} {verb} significantly {word}")
     against = {row.reference.label for row in rows if row.reference is not None}
     reference = f"than {against.pop()}" if len(against) == 1 else "than what they are compared with"
     rest = compared - len(rows)
@@ -167,12 +168,6 @@ def _none_significant(comparisons: Comparisons) -> str:
         return f"{text}."
     verb = "interval of 1 excludes" if suggestive == 1 else f"intervals of {suggestive} exclude"
     return f"{text}; the 95 % {verb} zero."
-
-
-def _some(labels: Sequence[str]) -> str:
-    """List at most six of `labels`, and say how many more there are."""
-    rest = len(labels) - 6
-    return listed([*labels[:6], f"{rest} more"] if rest > 0 else labels)
 
 
 def _limits(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
@@ -197,14 +192,14 @@ def _limits(results: StudyResults, comparisons: Comparisons) -> Iterable[str]:
             "within each setting, the section on tuned cells each at its own best."
         )
     if older := sum(row.older for row in comparisons.rows):
-        named = _some([row.cell.label for row in comparisons.rows if row.older])
+        named = some_of([row.cell.label for row in comparisons.rows if row.older])
         yield (
             f"{several(older, 'result')} {'was' if older == 1 else 'were'} made by older code than "
             f"the plan's and kept, in {named}: differences there compare code as well as cells."
         )
     lossy = [row for row in comparisons.rows if _died(row) and row.summary.n]
     if lossy:
-        named = _some([row.cell.label for row in lossy])
+        named = some_of([row.cell.label for row in lossy])
         yield (
             f"In {named} some seeds did not finish. The mean is over the seeds that did, "
             "which can flatter the cell."

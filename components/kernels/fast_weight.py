@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ablate.components.kernels import read_kernels, scan_kernels
 from ablate.components.kernels.exactness import with_gradients, worst
-from ablate.components.kernels.products import Products, products, side
+from ablate.components.kernels.products import Products, empty, products, side
 from ablate.components.recurrence import fast_weight as plain
 from ablate.components.recurrence.fast_weight import ROWS
 from ablate.components.recurrence.lanes import Slopes, by_rows
@@ -124,10 +124,6 @@ def refusal(rows: int, cols: int) -> str | None:
     return None
 
 
-def _empty(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-
 def _whole(inputs: Sequence[Any]) -> list[Any]:
     return [x.contiguous() if isinstance(x, Tensor) else x for x in inputs]
 
@@ -149,7 +145,7 @@ class _Read(torch.autograd.Function):
         p, n, cols = z.shape
         s, rows = us.shape[1:]
         launch = Launch.of(n, s, max(rows, cols), kind)
-        y = _empty(z, p, n, rows)
+        y = empty(z, p, n, rows)
         tokens, _, width = launch.blocks(n, s, rows)
         read_kernels.forward_kernel[(p, tokens, width)](
             z, state, zs, us, share, read, y, n, s, rows, cols, state.shape[1],
@@ -184,8 +180,8 @@ class _ReadBack(Slopes):
         tiles = (launch.tokens, launch.sources, launch.block, *kind.how)
         tokens, sources, across = launch.blocks(n, s, cols)
         down = launch.blocks(width=rows)[2]
-        d_z, d_state, d_zs, d_us, _, d_read = (_empty(x, *x.shape) for x in inputs)
-        d_share = _empty(z, p, across, n, m)
+        d_z, d_state, d_zs, d_us, _, d_read = (empty(x, *x.shape) for x in inputs)
+        d_share = empty(z, p, across, n, m)
         read_kernels.backward_tokens_kernel[(p, tokens, across)](
             *inputs, d_y, d_z, d_share, d_read, n, s, rows, cols, m, *tiles, **_OPTIONS
         )
@@ -211,7 +207,7 @@ class _Scan(torch.autograd.Function):
         g, p, s, cols = zs.shape
         m, rows = state.shape[1:3]
         launch = Launch.of(1, s, max(rows, cols), kind)
-        us, starts = _empty(zs, g, p, s, rows), _empty(zs, g + 1, *state.shape)
+        us, starts = empty(zs, g, p, s, rows), empty(zs, g + 1, *state.shape)
         starts[0] = state
         scan_kernels.forward_kernel[(p, triton.cdiv(rows, launch.rows))](
             starts, probes, zs, values, mix, last, us, g, s, rows, cols, m, _count(probes),
@@ -247,15 +243,15 @@ class _ScanBack(Slopes):
         tiles = (launch.sources, launch.rows, launch.block, *kind.how)
         down = triton.cdiv(rows, launch.rows)
         _, sources, across = launch.blocks(1, s, cols)
-        ends, errors = _empty(zs, g + 1, *starts.shape[1:]), _empty(zs, *us.shape)
+        ends, errors = empty(zs, g + 1, *starts.shape[1:]), empty(zs, *us.shape)
         ends[-1] = d_end
-        d_last = _empty(us, g, p, down, s, m)
+        d_last = empty(us, g, p, down, s, m)
         scan_kernels.backward_kernel[(p, down)](
             ends, probes, zs, us, mix, last, d_us, d_starts, errors, d_last,
             g, s, rows, cols, m, _count(probes), *tiles, **_OPTIONS,
         )  # fmt: skip
-        d_zs, d_mix = _empty(zs, *zs.shape), _empty(zs, g, p, across, m, m)
-        d_probes = None if probes is None else _empty(zs, *probes.shape)
+        d_zs, d_mix = empty(zs, *zs.shape), empty(zs, g, p, across, m, m)
+        d_probes = None if probes is None else empty(zs, *probes.shape)
         scan_kernels.backward_sources_kernel[(g * p, sources, across)](
             ends, starts, us, errors, last, d_zs, d_probes, d_mix,
             p, s, rows, cols, m, _count(probes), *tiles, **_OPTIONS,

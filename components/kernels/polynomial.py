@@ -16,7 +16,7 @@ from torch import Tensor
 from ablate.components.feature_map import read_monomials
 from ablate.components.kernels import polynomial_kernels
 from ablate.components.kernels.exactness import with_gradients, worst
-from ablate.components.kernels.products import Products, products, side
+from ablate.components.kernels.products import Products, empty, products, side
 from ablate.components.recurrence.lanes import Slopes, by_rows
 
 WARPS = 8
@@ -110,17 +110,13 @@ def _tokens(count: int) -> int:
     return min(TOKENS, side(count))
 
 
-def _made(like: Tensor, *shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
-
-
 @by_rows((0,) * 4, 0)
 class _Read(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, matrix: Tensor, roots: Tensor, kind: Products) -> Tensor:
         p, n, width = x.shape
         rows, cols = matrix.shape[1:]
-        y = _made(x, p, n, rows)
+        y = empty(x, p, n, rows)
         grid = (p, triton.cdiv(n, _tokens(n)), triton.cdiv(rows, ROWS))
         given = (x.contiguous(), matrix.contiguous(), roots.float().contiguous(), y)
         _run(polynomial_kernels.read_kernel, grid, *given, sizes=(n, rows, width, cols), kind=kind)
@@ -150,12 +146,12 @@ class _ReadBack(Slopes):
         sizes = (n, rows, width, cols)
         x, u, matrix = x.contiguous(), u.contiguous(), matrix.contiguous()
         weighed = roots.float().contiguous()
-        d_matrix = _made(x, p, rows, cols)
+        d_matrix = empty(x, p, rows, cols)
         grid: tuple[int, ...] = (p, width + 1, triton.cdiv(rows, ROWS))
         sums = (u, x, weighed, d_matrix)
         _run(polynomial_kernels.write_kernel, grid, *sums, sizes=sizes, kind=kind)
         grid = (p, triton.cdiv(n, _tokens(n)), triton.cdiv(width, BLOCK))
-        d_x, parts = _made(x, p, n, width), _made(x, *grid, 2)
+        d_x, parts = empty(x, p, n, width), empty(x, *grid, 2)
         given = (u, x, matrix, weighed, d_x, parts)
         _run(polynomial_kernels.slope_kernel, grid, *given, sizes=sizes, kind=kind)
         d_roots = parts.sum((1, 2))

@@ -77,3 +77,8 @@ def shared_memory(device: torch.device) -> int:
         return 1 << 30
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", 0) or 48 * 1024)
+
+
+def empty(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    """Room for sums, which are in float32 whatever the factors are in, where `like` lies."""
+    return torch.empty(shape, dtype=torch.float32, device=like.device)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ablate.components.kernels.backend import kernel
 from ablate.components.memory import Weights
-from ablate.components.orthogonal_sums import orthogonal_sums
 from ablate.components.recurrence.channels import BothWrite, ChannelWrite
 from ablate.components.recurrence.coefficients import (
     Folded,
@@ -41,6 +40,7 @@ from ablate.components.recurrence.writes import (
     ReadBefore,
     Write,
     by_matrix,
+    sums_form,
 )
 
 Coefficients = Folded | LinearWeights | OrthogonalWeights
@@ -120,7 +120,7 @@ def _scanned(
 ) -> tuple[Tensor, Weights, Carried]:
     """Linear writes: all states, then all reads."""
     rows = x.rows()
-    if _is_scan(rule, x):
+    if isinstance(x.weights, Folded) and _is_scan(rule, x):
         errors, starts, end = _scan(rule, x, carried)
         first = Carried.of((starts.flatten(0, 1),))
         write = _linear_write(rule, rows, (errors.flatten(0, 1),), (rows.keys,), first)
@@ -154,9 +154,7 @@ def _opened(rule: Rule, x: Stretches, base: Weights, carried: Carried) -> tuple[
 
 def _is_scan(rule: Rule, x: Stretches) -> bool:
     """Whether errors are linear in the states that the stretches start from."""
-    if not isinstance(x.weights, Folded) or not rule.scanned:
-        return False
-    return x.starts or rule.plain == "dot"
+    return rule.scanned and (x.starts or rule.plain == "dot")
 
 
 def _scan(rule: Rule, x: Stretches, carried: Carried) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,14 +176,13 @@ def _scan(rule: Rule, x: Stretches, carried: Carried) -> tuple[Tensor, Tensor, T
 def _orthogonal(rule: Rule, x: Stretches, carried: Carried) -> Orthogonal | None:
     """How a matrix is written, where all stretches are one scan; else None."""
     w, ns = x.weights, rule.orthogonalise
-    if not isinstance(w, OrthogonalWeights) or ns is None or not (rule.linear and rule.scanned):
+    if ns is None or not isinstance(w, OrthogonalWeights) or w.write is None or rule.read_before:
         return None
-    if w.write is None or rule.read_before or not (x.starts or rule.plain == "dot"):
+    if not rule.linear or not _is_scan(rule, x):
         return None
     (state,) = carried.momenta
-    form: Any = kernel("newton_schulz", rule.backend, state) if ns.steps else None
-    size = ns.size(*state.shape[-2:])
-    return Orthogonal(form or orthogonal_sums, ns.schedule, ns.eps, size, rule.plain == "l2")
+    form, size = sums_form(ns, rule.backend, state), ns.size(*state.shape[-2:])
+    return Orthogonal(form, ns.schedule, ns.eps, size, errors=rule.plain == "l2")
 
 
 def _scanned_orthogonal(

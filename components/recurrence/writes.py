@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from ablate.components.kernels.backend import kernel
 from ablate.components.memory import Weights
 from ablate.components.newton_schulz import NewtonSchulz
-from ablate.components.orthogonal_sums import orthogonal_sums
+from ablate.components.orthogonal_sums import OrthogonalSums, orthogonal_sums
 from ablate.components.recurrence.coefficients import Folded, LinearWeights, OrthogonalWeights
 from ablate.components.recurrence.fast_weight import read_weight, write_weight
 
@@ -176,14 +176,18 @@ class OrthogonalWrite:
         assert w.momentum_carry is not None
         assert w.momentum_read is not None
         assert w.end_write is not None
-        form = kernel("newton_schulz", self.backend, s0) if self.ns.steps else None
-        form = form or orthogonal_sums
-        y, end = form(
+        y, end = sums_form(self.ns, self.backend, s0)(
             s0, self.us[j], self.zs[j], w.momentum_carry.squeeze(-1), w.momentum_read, write,
             w.end_write.squeeze(1), z, schedule=self.ns.schedule, eps=self.ns.eps,
         )  # fmt: skip
         size = self.ns.size(*s0.shape[-2:])
         return (y, end) if size == 1.0 else (y * size, end * size)
+
+
+def sums_form(ns: NewtonSchulz, backend: str, like: Tensor) -> OrthogonalSums:
+    """What makes the sums over momenta such as `like`, p o i; no kernel makes them of no steps."""
+    form: Any = kernel("newton_schulz", backend, like) if ns.steps else None
+    return form or orthogonal_sums
 
 
 def carried_momenta(

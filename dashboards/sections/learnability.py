@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ablate.analysis.effects import Summary
-from ablate.analysis.formatting import DASH, count, measure_words, number
+from ablate.analysis.formatting import DASH, count, measure_words, number, with_half_width
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.interval import Interval
 from ablate.analysis.learnability import Learning, learnability
@@ -56,18 +55,11 @@ def _row(row: Learning, decimals: int) -> tuple[str, ...]:
     reached = f"{row.reached} of {row.runs}" if row.runs else DASH
     return (
         row.cell.label,
-        _mean(row.area, decimals),
-        _mean(row.halfway, decimals),
+        with_half_width(row.area, decimals),
+        with_half_width(row.halfway, decimals),
         reached,
         _tokens(row.median),
     )
-
-
-def _mean(summary: Summary, decimals: int) -> str:
-    text = number(summary.mean, decimals)
-    if summary.mean is None or summary.high is None:
-        return text
-    return f"{text} \N{PLUS-MINUS SIGN} {number(summary.high - summary.mean, decimals)}"
 
 
 def _tokens(median: Interval | None) -> str:

@@ -16,6 +16,7 @@ from ablate.analysis.formatting import (
     number,
     several,
     signed,
+    with_half_width,
 )
 from ablate.analysis.frame import StudyResults
 from ablate.analysis.searched import Configuration, Searched, searched
@@ -90,10 +91,7 @@ def _table(results: StudyResults, found: Searched, decimals: int) -> TextTable:
 
 
 def _row(one: Configuration, axes: list[str], decimals: int) -> tuple[str, ...]:
-    mean = number(one.summary.mean, decimals)
-    if one.summary.high is not None and one.summary.mean is not None:
-        half = number(one.summary.high - one.summary.mean, decimals)
-        mean = f"{mean} \N{PLUS-MINUS SIGN} {half}"
+    mean = with_half_width(one.summary, decimals)
     return (one.cell.label, *(_short(one.cell.axes.get(axis)) for axis in axes), mean)
 
 
